@@ -1,0 +1,18 @@
+"""
+Telegrammer: one Telegram bot for many programs.
+
+The map of the house; you may look down, never up, and never into the neighbour's room::
+
+    tap.py  cli.py  demo/            doors to the street
+    app.py                           the one who knows everybody
+    web/  ingest/  delivery/         rooms, one for each thing the product does
+    store/  outbound/                plumbing: threads and sockets
+    service.py  config.py  logs.py  metrics.py     tools: timers, settings, log lines, counters
+    ports.py                         the sockets in the wall
+    core/                            the ground: rules, no I/O
+
+Read ``app.py``, then ``ports.py``, ``core/telegram.py`` and ``core/delivery.py``, ``ingest/poller.py``
+(the shape of every worker), ``store/deliveries.py`` (the shape of every store), ``web/api.py``.
+"""
+
+__version__ = "0.1.0"

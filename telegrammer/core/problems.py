@@ -1,0 +1,123 @@
+"""
+The exceptions of the product, under one root.
+
+An expected outcome is a value (see ``core.telegram``, ``core.delivery``); an exception here means "I could
+not do my job".  Each docstring tells the operator what to do.  None of them carries a URL, a token, a
+payload or the text of another exception.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+DatabaseState = Literal["ok", "busy", "full", "readonly", "failing"]
+"""What ``/health`` says of the database (contract 2.3)."""
+
+
+class TelegrammerError(Exception):
+    """The root: catch this at a border to answer for everything that is ours."""
+
+
+class InvalidRequest(TelegrammerError):
+    """A caller's request breaks a rule.  Nothing was done; the caller has to mend ``field``."""
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+
+
+class SubscriptionLimit(TelegrammerError):
+    """A registration would exceed a limit.  Remove some, or raise ``--max-subscriptions[-per-key]``."""
+
+
+class CapacityReached(TelegrammerError):
+    """
+    The queue has no room for a batch; nothing of it was written.
+
+    Passes by itself when jobs leave; raise ``--max-jobs``, mend slow receivers, or delete dead jobs.
+    """
+
+
+class MalformedUpdate(TelegrammerError):
+    """
+    An update of a supported kind cannot be understood; its whole batch was refused and the cursor stays.
+
+    The operator may step over it with ``telegrammer skip-update ID`` when ``update_id`` is known.
+    """
+
+    def __init__(self, update_id: int | None, why: str) -> None:
+        super().__init__(why)
+        self.update_id = update_id
+        self.why = why
+
+
+class StorageUnavailable(TelegrammerError):
+    """The database could not do the work, which was rolled back whole.  The subclasses say why."""
+
+    state: ClassVar[DatabaseState] = "failing"
+
+
+class StoreBusy(StorageUnavailable):
+    """Another process held the database for longer than we wait.  Passes by itself: a circumstance."""
+
+    state = "busy"
+
+
+class StoreFull(StorageUnavailable):
+    """The disk is full.  Free space; the daemon goes on by itself."""
+
+    state = "full"
+
+
+class StoreReadOnly(StorageUnavailable):
+    """The database or its directory cannot be written.  Mend mount or owner; the daemon goes on by itself."""
+
+    state = "readonly"
+
+
+class StoreFailing(StorageUnavailable):
+    """SQLite reports an I/O error or a damaged file.  Look at the disk; restore a backup if it stays."""
+
+    state = "failing"
+
+
+class StoreClosed(StorageUnavailable):
+    """The database was closed, by the daemon's stop, before this operation began."""
+
+
+class StartRefused(TelegrammerError):
+    """The daemon or a command cannot start as configured; the message is the one line to show."""
+
+
+class SettingsRefused(StartRefused):
+    """Settings are unknown, malformed or contradict one another; ``problems`` has a line for each."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class LockHeld(StartRefused):
+    """Another process holds ``<db>.lock``: a daemon already runs on this database.  Stop that one first."""
+
+
+class UnknownSchema(StartRefused):
+    """The file is no database of ours, or of a newer version.  It was not touched; name another ``--db``."""
+
+
+class MigrationRefused(StartRefused):
+    """Old rows break the new layout's rules.  The file was not touched; the message names the rows."""
+
+
+class WrongBot(TelegrammerError):
+    """
+    The database belongs to another bot than the token's.
+
+    Give the token of the bot named in the message, or another ``--db``: cursor and ids are the bot's own.
+    """
+
+    def __init__(self, bound: int, found: int) -> None:
+        super().__init__(f"the database belongs to bot {bound}, the token to bot {found}")
+        self.bound = bound
+        self.found = found

@@ -1,0 +1,1 @@
+"""How jobs go out to callbacks (contract 6)."""

@@ -1,0 +1,1 @@
+"""How updates come in (contract 5)."""

@@ -1,0 +1,1 @@
+"""Sockets to others: the Bot API exchange, the callback client, name look-ups."""

@@ -1,0 +1,128 @@
+"""
+The sockets in the wall: what each room needs of the world, as protocols.
+
+Everything that waits returns an ``Awaitable`` (a Deferred or a coroutine).  Every port backed by the
+database raises ``core.problems.StorageUnavailable`` when the work could not be done; it was then rolled
+back whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from telegrammer.core.delivery import AttemptResult, Claimed, Finished, QueueCounts, Slots, Turn
+from telegrammer.core.ingestion import Cursor, Ingested
+from telegrammer.core.problems import DatabaseState
+from telegrammer.core.subscriptions import Subscription
+from telegrammer.core.telegram import Batch, IdentityOutcome, PollOutcome, SendOutcome, WebhookOutcome
+
+Now = Callable[[], float]
+"""Wall-clock Unix seconds.  For waiting, take an ``IReactorTime`` instead."""
+
+Jitter = Callable[[], float]
+"""A random number in [0, 1): the share of the largest jitter to add."""
+
+
+class TelegramApi(Protocol):
+    """The Bot API.  Never raises for what the peer or the network does: that is an outcome."""
+
+    def get_me(self) -> Awaitable[IdentityOutcome]: ...
+
+    def get_webhook_info(self) -> Awaitable[WebhookOutcome]: ...
+
+    def get_updates(self, offset: int, limit: int) -> Awaitable[PollOutcome]:
+        """One long poll; cancelling it aborts its connection."""
+        ...
+
+    def send_message(self, chat_id: int, text: str) -> Awaitable[SendOutcome]:
+        """At most one ``sendMessage`` on the wire, whatever happens."""
+        ...
+
+
+class Keys(Protocol):
+    def owner_of(self, digest: bytes) -> Awaitable[int | None]:
+        """The id of the key whose SHA-256 is ``digest``, or None."""
+        ...
+
+
+class Subscriptions(Protocol):
+    def add(self, owner: int, chat_id: int, callback_url: str) -> Awaitable[int]:
+        """
+        The id of the owner's subscription, new or already there; committed.
+
+        :raises SubscriptionLimit: a new one would exceed a limit.
+        """
+        ...
+
+    def of(self, owner: int) -> Awaitable[Sequence[Subscription]]:
+        """The owner's, in id order."""
+        ...
+
+    def remove(self, owner: int, subscription_id: int) -> Awaitable[bool]:
+        """Remove it and its jobs; False when the owner has none of that id."""
+        ...
+
+
+class Usernames(Protocol):
+    def chat_of(self, username: str) -> Awaitable[int | None]:
+        """The private chat last seen under this (normalised) username."""
+        ...
+
+
+class Ingestion(Protocol):
+    def binding(self) -> Awaitable[int | None]:
+        """The id of the bot this database belongs to, or None."""
+        ...
+
+    def bind(self, bot_id: int) -> Awaitable[None]:
+        """
+        Bind the database to the bot, once and for good.
+
+        :raises WrongBot: it belongs to another.
+        """
+        ...
+
+    def cursor(self) -> Awaitable[Cursor]: ...
+
+    def accept(self, batch: Batch) -> Awaitable[Ingested]:
+        """
+        Write a batch in one transaction: observations, jobs, migrations, cursor.
+
+        :raises CapacityReached: it does not fit.
+        :raises MalformedUpdate: an element is malformed and not marked to be skipped.
+        """
+        ...
+
+
+class Deliveries(Protocol):
+    def turn(self, finished: Sequence[Finished], slots: Slots) -> Awaitable[Turn]:
+        """
+        Write the finished attempts and claim what may go, in one transaction.
+
+        A finished attempt whose job was removed or reset meanwhile changes nothing.  When this raises,
+        nothing was written: the caller keeps the finished attempts and hands them in again.
+        """
+        ...
+
+    def counts(self) -> Awaitable[QueueCounts]: ...
+
+    def purge_dead(self) -> Awaitable[int]:
+        """Delete dead jobs past their retention; how many."""
+        ...
+
+    def shift_times(self, seconds: int) -> Awaitable[None]:
+        """The wall clock jumped by so much: move what is waited for along with it."""
+        ...
+
+
+class Callbacks(Protocol):
+    def post(self, job: Claimed) -> Awaitable[AttemptResult]:
+        """One bounded POST of the job.  Never raises for what the peer or the network does."""
+        ...
+
+
+class Storage(Protocol):
+    """How the database is doing, for ``/health``; a look at memory, no I/O."""
+
+    def state(self) -> DatabaseState: ...

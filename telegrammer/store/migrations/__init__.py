@@ -1,0 +1,6 @@
+"""The numbered layouts: ``MIGRATIONS[n]`` takes a database from ``user_version`` n to n + 1."""
+
+from telegrammer.store.migrations.m0001_gateway import STATEMENTS as _GATEWAY
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_GATEWAY,)
+LATEST = len(MIGRATIONS)
