@@ -114,7 +114,20 @@ class OrderedServices(MultiService):
     ``MultiService`` stops all children at once: the database would close under the workers.  And when a
     child cannot start, those before it are stopped again: the threads of a started pool would keep a
     failed twistd from exiting.
+
+    ``budget``: seconds for the whole stop (none without a clock); ``last_resort`` is called when it is over.
     """
+
+    def __init__(
+        self,
+        clock: IReactorTime | None = None,
+        budget: float | None = None,
+        last_resort: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__()
+        self.clock = clock
+        self.budget = budget
+        self.last_resort = last_resort
 
     def startService(self) -> None:
         Service.startService(self)
@@ -136,20 +149,46 @@ class OrderedServices(MultiService):
         """Nothing: everything that can fail does so in ``startService``, in order."""
 
     def stopService(self) -> Deferred[None]:
+        """
+        Stop the children one by one.  Fires when all have stopped, at the latest when the budget is over:
+        then the line in the log names the child that was left, and ``last_resort`` is called.
+        """
         Service.stopService(self)
+        self._stopping: str | None = None
+        gone: Deferred[None] = Deferred()
+        budget = None
 
-        async def stop() -> None:
-            for child in reversed(list(cast("list[IService]", self.services))):
-                if not child.running:
-                    continue
-                try:
-                    stopped = child.stopService()
-                    if stopped is not None:
-                        await stopped
-                except Exception:
-                    log.failure("{name} did not stop cleanly", name=child.name)
+        def over() -> None:
+            log.error(
+                "the shutdown budget of {seconds} s is over; left unfinished: {name}",
+                seconds=self.budget,
+                name=self._stopping,
+            )
+            self.last_resort()
+            gone.callback(None)
 
-        return Deferred.fromCoroutine(stop())
+        def stopped(result: object) -> None:
+            if budget is not None and budget.active():
+                budget.cancel()
+            if not gone.called:
+                gone.callback(None)
+
+        if self.clock is not None and self.budget is not None:
+            budget = self.clock.callLater(self.budget, over)
+        Deferred.fromCoroutine(self._stop_children()).addBoth(stopped)
+        return gone
+
+    async def _stop_children(self) -> None:
+        for child in reversed(list(cast("list[IService]", self.services))):
+            if not child.running:
+                continue
+            self._stopping = child.name
+            try:
+                stopped = child.stopService()
+                if stopped is not None:
+                    await stopped
+            except Exception:
+                log.failure("{name} did not stop cleanly", name=child.name)
 
 
 @define(eq=False)
