@@ -1,0 +1,60 @@
+"""What every integration test gets: a reactor that must be left clean, and no failure logged unnoticed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
+from zope.interface import implementer
+
+from tests.support.bounded import bounded
+
+__all__ = ["bounded"]
+
+
+@pytest.fixture
+def reactor() -> Iterator[Any]:
+    """The real reactor; the test fails when it leaves a timer behind."""
+    from twisted.internet import reactor
+
+    yield reactor
+    left = [call for call in reactor.getDelayedCalls() if call.active()]
+    for call in left:
+        call.cancel()
+    assert not left, f"the test left timers behind: {left}"
+
+
+@implementer(ILogObserver)
+class LoggedFailures:
+    """Collects the ``log.failure`` events of a test; ``claim`` takes those the test expected."""
+
+    def __init__(self) -> None:
+        self._events: list[LogEvent] = []
+
+    def __call__(self, event: LogEvent) -> None:
+        if event.get("log_failure") is not None:
+            self._events.append(event)
+
+    def claim(self, *types: type[BaseException]) -> list[LogEvent]:
+        """Those whose failure is one of ``types``; they no longer fail the test."""
+        claimed = [event for event in self._events if event["log_failure"].check(*types) is not None]
+        self._events = [event for event in self._events if event not in claimed]
+        return claimed
+
+    @property
+    def unclaimed(self) -> list[str]:
+        return [repr(event["log_failure"].value) for event in self._events]
+
+
+@pytest.fixture(autouse=True)
+def logged_failures() -> Iterator[LoggedFailures]:
+    """Fails the test on every logged failure that it did not claim, as trial does."""
+    collector = LoggedFailures()
+    globalLogPublisher.addObserver(collector)
+    try:
+        yield collector
+    finally:
+        globalLogPublisher.removeObserver(collector)
+    assert not collector.unclaimed, f"failures were logged: {collector.unclaimed}"
