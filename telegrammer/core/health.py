@@ -6,6 +6,10 @@ from typing import Literal
 
 from attrs import frozen
 
+from telegrammer.core.delivery import QueueCounts
+from telegrammer.core.problems import DatabaseState
+from telegrammer.core.telegram import Identity
+
 IngestionState = Literal["starting", "polling", "backing_off", "suspended", "stopped"]
 Reason = Literal[
     "network",
@@ -42,3 +46,86 @@ class DeliveryStatus:
     state: Literal["ok", "backing_off", "stopped"] = "ok"
     workers: int = 0
     busy: int = 0
+
+
+@frozen
+class HealthReport:
+    """The verdict and the document that shows it."""
+
+    ok: bool
+    status: Literal["ok", "degraded", "unavailable"]
+    document: dict[str, object]
+
+
+PERSISTENT_FAILURES = 5
+"""So many failed polls in a row are no longer a passing trouble (contract 2.3)."""
+PERSISTENT_SECONDS = 300
+"""Nor is so long a time without a successful one."""
+
+
+def report(
+    *,
+    bot: Identity | None,
+    ingestion: IngestionStatus,
+    delivery: DeliveryStatus,
+    database: DatabaseState,
+    counts: QueueCounts,
+    capacity: int,
+    now: float,
+) -> HealthReport:
+    """
+    The whole of ``/health`` (contract 2.3).
+
+    :param capacity: ``--max-jobs``.
+    :param now: wall-clock Unix seconds, for the age of the oldest pending job.
+    """
+    status = _status(ingestion, delivery, database)
+    oldest = counts.oldest_pending_at
+    document: dict[str, object] = {
+        "ok": status != "unavailable",
+        "status": status,
+        "bot_id": None if bot is None else bot.bot_id,
+        "bot_username": None if bot is None else bot.username,
+        "can_read_all_group_messages": None if bot is None else bot.can_read_all_group_messages,
+        "components": {
+            "database": {"state": database},
+            "ingestion": {
+                "mode": ingestion.mode,
+                "state": ingestion.state,
+                "reason": ingestion.reason,
+                "consecutive_failures": ingestion.consecutive_failures,
+                "last_success_at": ingestion.last_success_at,
+            },
+            "delivery": {"state": delivery.state, "workers": delivery.workers, "busy": delivery.busy},
+        },
+        "queue": {
+            "pending": counts.pending,
+            "in_flight": counts.in_flight,
+            "dead": counts.dead,
+            "capacity": capacity,
+            # A clock set back must not show an age below zero.
+            "oldest_pending_age_s": None if oldest is None else max(0, int(now) - oldest),
+        },
+    }
+    return HealthReport(ok=status != "unavailable", status=status, document=document)
+
+
+def _status(
+    ingestion: IngestionStatus, delivery: DeliveryStatus, database: DatabaseState
+) -> Literal["ok", "degraded", "unavailable"]:
+    if (
+        ingestion.state in ("suspended", "stopped")
+        or ingestion.consecutive_failures >= PERSISTENT_FAILURES
+        or ingestion.quiet_seconds >= PERSISTENT_SECONDS
+        or delivery.state == "stopped"
+    ):
+        return "unavailable"
+    if (
+        ingestion.state == "backing_off"
+        or ingestion.consecutive_failures > 0
+        or ingestion.reason is not None
+        or delivery.state == "backing_off"
+        or database != "ok"
+    ):
+        return "degraded"
+    return "ok"
