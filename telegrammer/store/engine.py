@@ -1,0 +1,164 @@
+"""
+What is SQLite's own: connections and their PRAGMAs, transactions, and what its errors mean.
+
+Every error of the database becomes one of ``core.problems`` here and nowhere else.  The new error has
+neither SQL nor values in its text, and no cause: SQLite's messages may quote either.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Literal, Protocol, TypeVar, TypeVarTuple
+
+from twisted.internet.defer import Deferred
+
+from telegrammer.core.problems import (
+    StorageUnavailable,
+    StoreBusy,
+    StoreFailing,
+    StoreFull,
+    StoreReadOnly,
+)
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+Durability = Literal["normal", "full"]
+PoolRole = Literal["credentials", "requests", "workers"]
+"""Who reads: each role has connections of its own, so that a slow report delays no credential look-up."""
+
+
+class Transactions(Protocol):
+    """
+    The two verbs of the database: what every store of this package is built on.
+
+    ``work`` is a function of a cursor.  It runs in a thread, inside a transaction, so it touches nothing
+    but its cursor and its arguments, and returns rows already fetched.
+    """
+
+    def read(
+        self, work: Callable[[sqlite3.Cursor, *Ts], T], *args: *Ts, pool: PoolRole = "requests"
+    ) -> Deferred[T]:
+        """The result of ``work`` on one consistent snapshot; it cannot write."""
+        ...
+
+    def write(
+        self, work: Callable[[sqlite3.Cursor, *Ts], T], *args: *Ts, urgent: bool = False
+    ) -> Deferred[T]:
+        """
+        The result of ``work``, committed.  When it fails, nothing of it was written.
+
+        :param urgent: a request waits for it: first in its group, and up to 5 s for the lock (else 1 s).
+        """
+        ...
+
+
+class Handle(sqlite3.Connection):
+    """A connection that knows it should be opened anew (contract 4: recovery when the cause goes)."""
+
+    stale: bool = False
+
+
+_KINDS: dict[int, type[StorageUnavailable]] = {
+    sqlite3.SQLITE_BUSY: StoreBusy,
+    sqlite3.SQLITE_LOCKED: StoreBusy,
+    sqlite3.SQLITE_PROTOCOL: StoreBusy,
+    sqlite3.SQLITE_FULL: StoreFull,
+    sqlite3.SQLITE_READONLY: StoreReadOnly,
+    sqlite3.SQLITE_CANTOPEN: StoreReadOnly,
+    sqlite3.SQLITE_PERM: StoreReadOnly,
+}
+
+_TEXTS: dict[type[StorageUnavailable], str] = {
+    StoreBusy: "the database is locked by another process",
+    StoreFull: "the disk of the database is full",
+    StoreReadOnly: "the database or its directory cannot be written",
+    StoreFailing: "the database reports an error",
+}
+
+
+def problem(kind: type[StorageUnavailable]) -> StorageUnavailable:
+    """A new error of this kind, with the words for it."""
+    return kind(_TEXTS.get(kind, "the database is closed"))
+
+
+def translate(error: BaseException) -> StorageUnavailable | None:
+    """
+    What an error of SQLite means, or None for an error that is not the database's.
+
+    A broken constraint or a misuse of the module is a fault of the operation, hence None.  Everything else
+    SQLite can say (I/O, damage, a table that is gone) is ``StoreFailing`` unless it has a kind of its own.
+    """
+    if not isinstance(error, sqlite3.DatabaseError) or isinstance(
+        error,
+        (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError, sqlite3.NotSupportedError),
+    ):
+        return None
+    # The low byte is the primary result code: sqlite.org/rescode.html.
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    return problem(_KINDS.get(code, StoreFailing))
+
+
+def connect(path: Path | str, *, durability: Durability = "normal", busy_ms: int = 5000) -> Handle:
+    """
+    A connection for reading and writing that leaves every transaction to us.
+
+    It creates no file.  Its journal mode is the file's (``opening`` sets it once).
+    """
+    target = path if path == ":memory:" else f"{Path(path).absolute().as_uri()}?mode=rw"
+    connection = sqlite3.connect(
+        target, uri=path != ":memory:", isolation_level=None, check_same_thread=False, factory=Handle
+    )
+    prepare(connection, durability=durability, busy_ms=busy_ms)
+    return connection
+
+
+def prepare(
+    connection: sqlite3.Connection, *, durability: Durability, busy_ms: int = 5000, query_only: bool = False
+) -> None:
+    """Set what SQLite keeps per connection and not in the file.  None of it touches the file."""
+    connection.execute(f"PRAGMA busy_timeout={busy_ms:d}")
+    connection.execute("PRAGMA foreign_keys=ON")
+    connection.execute(f"PRAGMA synchronous={'FULL' if durability == 'full' else 'NORMAL'}")
+    # After a burst the -wal file gives back what is beyond this.
+    connection.execute("PRAGMA journal_size_limit=67108864")
+    connection.execute(f"PRAGMA query_only={'ON' if query_only else 'OFF'}")
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[sqlite3.Cursor]:
+    cursor = connection.cursor()
+    try:
+        cursor.execute(begin)
+        yield cursor
+        cursor.execute("COMMIT")
+    except BaseException as error:
+        if connection.in_transaction:
+            # A failed ROLLBACK leaves nothing to do: closing the connection has the same effect.
+            try:
+                cursor.execute("ROLLBACK")
+            except sqlite3.Error:
+                connection.close()
+        known = translate(error)
+        if known is not None:
+            raise known from None
+        raise
+    finally:
+        cursor.close()
+
+
+def immediate(connection: sqlite3.Connection) -> AbstractContextManager[sqlite3.Cursor]:
+    """
+    One write transaction, for synchronous callers (commands, start): committed at the end of the block.
+
+    :raises StorageUnavailable: it was rolled back whole.
+    """
+    return _transaction(connection, "BEGIN IMMEDIATE")
+
+
+def snapshot(connection: sqlite3.Connection) -> AbstractContextManager[sqlite3.Cursor]:
+    """One read transaction, for synchronous callers."""
+    return _transaction(connection, "BEGIN")

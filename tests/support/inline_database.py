@@ -1,0 +1,77 @@
+"""
+The twin of ``store.database.Database`` for unit tests: the same verbs, at once, on one connection in memory.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import TypeVar, TypeVarTuple
+
+from attrs import define, field
+from twisted.internet.defer import Deferred, fail, succeed
+
+from telegrammer.core.problems import StorageUnavailable
+from telegrammer.store.engine import PoolRole, connect, immediate, snapshot
+from telegrammer.store.migrations import LATEST, MIGRATIONS
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+def migrated_connection() -> sqlite3.Connection:
+    """A database in memory with the latest layout; foreign keys on, transactions explicit."""
+    connection = connect(":memory:")
+    with immediate(connection) as cursor:
+        for statements in MIGRATIONS:
+            for statement in statements:
+                cursor.execute(statement)
+        cursor.execute(f"PRAGMA user_version={LATEST}")
+    return connection
+
+
+@define(eq=False)
+class InlineDatabase:
+    """
+    Implements ``engine.Transactions``; ``connection`` is there for a test to prepare and to look.
+
+    Set ``trouble`` to make every operation fail with it before it begins, as a held lock does.
+    """
+
+    connection: sqlite3.Connection = field(factory=migrated_connection)
+    trouble: StorageUnavailable | None = None
+    urgent: list[bool] = field(factory=list)
+    """What ``write`` was told, call by call."""
+    pools: list[PoolRole] = field(factory=list)
+    """What ``read`` was told, call by call."""
+
+    def read(
+        self, work: Callable[[sqlite3.Cursor, *Ts], T], *args: *Ts, pool: PoolRole = "requests"
+    ) -> Deferred[T]:
+        self.pools.append(pool)
+        if self.trouble is not None:
+            return fail(self.trouble)
+        self.connection.execute("PRAGMA query_only=ON")
+        try:
+            with snapshot(self.connection) as cursor:
+                return succeed(work(cursor, *args))
+        except Exception as error:
+            return fail(error)
+        finally:
+            self.connection.execute("PRAGMA query_only=OFF")
+
+    def write(
+        self, work: Callable[[sqlite3.Cursor, *Ts], T], *args: *Ts, urgent: bool = False
+    ) -> Deferred[T]:
+        self.urgent.append(urgent)
+        if self.trouble is not None:
+            return fail(self.trouble)
+        try:
+            with immediate(self.connection) as cursor:
+                result = work(cursor, *args)
+            return succeed(result)
+        except Exception as error:
+            return fail(error)
+
+    def close(self) -> None:
+        self.connection.close()
