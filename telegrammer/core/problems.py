@@ -91,11 +91,16 @@ class StartRefused(TelegrammerError):
 
 
 class SettingsRefused(StartRefused):
-    """Settings are unknown, malformed or contradict one another; ``problems`` has a line for each."""
+    """
+    Settings are unknown, malformed or contradict one another; ``problems`` has a line for each.
 
-    def __init__(self, problems: tuple[str, ...]) -> None:
+    ``usage``: what was typed on the command line is (also) at fault.
+    """
+
+    def __init__(self, problems: tuple[str, ...], usage: bool = False) -> None:
         super().__init__("; ".join(problems))
         self.problems = problems
+        self.usage = usage
 
 
 class LockHeld(StartRefused):

@@ -1,4 +1,4 @@
-"""Frozen settings from flags, environment, TOML and credential files (contract 1.2)."""
+"""What the daemon was told, as frozen values (contract 1.2)."""
 
 from __future__ import annotations
 

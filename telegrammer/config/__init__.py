@@ -1,0 +1,22 @@
+"""
+Settings from flags, environment, a TOML file and credential files (contract 1.2).
+
+``table`` names every setting once; flags, variables, TOML names, help texts and documentation come from it.
+``load`` reads them by precedence and reports every problem, not the first.
+"""
+
+from telegrammer.config.flags import is_flag, separate_unknown
+from telegrammer.config.loading import database_path, load
+from telegrammer.config.table import SETTINGS, Setting
+from telegrammer.config.values import Settings, Token
+
+__all__ = [
+    "SETTINGS",
+    "Setting",
+    "Settings",
+    "Token",
+    "database_path",
+    "is_flag",
+    "load",
+    "separate_unknown",
+]

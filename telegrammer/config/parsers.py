@@ -1,0 +1,174 @@
+"""
+One setting's text in, its value out.
+
+Each parser raises ``ValueError`` with the rule that was broken, worded to follow the setting's name ("must be
+…").  None repeats the text it was given: a token may have been pasted in the wrong place.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import idna
+from twisted.internet.endpoints import serverFromString
+
+from telegrammer.config.values import Token
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(r"([0-9]{1,12})([smhd]?)")
+_NUMBER = re.compile(r"[0-9]{1,12}")
+_TOKEN = re.compile(r"[0-9]{1,19}:[A-Za-z0-9_-]{3,250}")
+_NOT_IN_URL = re.compile(r"[^\x21-\x7e\u00a1-\U0010ffff]|\\")
+
+
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """A parser of decimal digits, from ``least`` to ``most``."""
+
+    def parse(text: str) -> int:
+        if _NUMBER.fullmatch(text) is None or not least <= int(text) <= most:
+            raise ValueError(f"must be a whole number from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
+def duration(least: int, most: int) -> Callable[[str], int]:
+    """A parser of ``50s``, ``10m``, ``2h``, ``7d`` or plain seconds, into whole seconds."""
+
+    def parse(text: str) -> int:
+        found = _DURATION.fullmatch(text)
+        seconds = int(found[1]) * _UNITS[found[2]] if found else -1
+        if not least <= seconds <= most:
+            raise ValueError(
+                f"must be a duration like 50s, 10m, 2h or 7d, from {_spelled(least)} to {_spelled(most)}"
+            )
+        return seconds
+
+    return parse
+
+
+def _spelled(seconds: int) -> str:
+    for unit in ("d", "h", "m"):
+        if seconds and seconds % _UNITS[unit] == 0:
+            return f"{seconds // _UNITS[unit]}{unit}"
+    return f"{seconds}s"
+
+
+def choice(*words: str) -> Callable[[str], str]:
+    """A parser of one of ``words``."""
+
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError("must be " + " or ".join(words))
+        return text
+
+    return parse
+
+
+def path(text: str) -> Path:
+    """A path, made absolute against the working directory."""
+    if not text or "\0" in text:
+        raise ValueError("must be a path")
+    return Path(os.path.abspath(text))
+
+
+def host(text: str) -> str:
+    """An IP address (an IPv6 one with or without brackets) or a host name to listen on."""
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if _address(bare) is not None:
+        return bare
+    if re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?", text) is None:
+        raise ValueError("must be an IP address or a host name")
+    return text
+
+
+def endpoint(text: str) -> str:
+    """A Twisted server endpoint string; what it names (certificates) is looked at, nothing is opened."""
+    rule = "must be a Twisted server endpoint such as tcp:8080:interface=127.0.0.1"
+    if any(ord(character) < 32 for character in text):
+        raise ValueError(rule)
+    if text.startswith("systemd:"):
+        # Its sockets are there only in the process that systemd started.
+        return text
+    try:
+        serverFromString(None, text)
+    except OSError:
+        raise ValueError("names a file that cannot be read") from None
+    except Exception:
+        # A parser per kind, and each raises what it likes.
+        raise ValueError(rule) from None
+    return text
+
+
+def token(text: str) -> Token:
+    """A bot token: digits, a colon, letters.  One trailing newline is trimmed; the text is never repeated."""
+    text = text.removesuffix("\n").removesuffix("\r")
+    if _TOKEN.fullmatch(text) is None:
+        raise ValueError("is not shaped like a bot token (digits, a colon, then letters, digits, _ or -)")
+    return Token(text)
+
+
+def api_url(text: str) -> str:
+    """
+    The base URL of a Bot API server, without its trailing slash.
+
+    The token is in the path of every request, so plain http goes to a loopback address only.  Hosts that
+    the HTTP client cannot call (IPv6 literals, names with an underscore) are refused here, not at the first
+    poll.
+    """
+    if len(text) > 1024 or _NOT_IN_URL.search(text):
+        raise ValueError("must be a URL of at most 1024 characters, without spaces or backslashes")
+    try:
+        parts = urlsplit(text)
+        name, port = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError("is not a valid URL") from None
+    if parts.scheme not in ("https", "http") or not name:
+        raise ValueError("must be an absolute https URL")
+    if "@" in parts.netloc:
+        raise ValueError("must not hold a user name or password")
+    if "?" in text or "#" in text:
+        raise ValueError("must not hold a query or fragment")
+    if port == 0:
+        raise ValueError("must have a port from 1 to 65535")
+    if re.search(r"%(?![0-9A-Fa-f]{2})", parts.path) or not parts.path.isascii():
+        raise ValueError("must have a path of ASCII characters and %XX escapes")
+    name = _callable_host(name)
+    if parts.scheme == "http" and not is_loopback(name):
+        raise ValueError("may be plain http only to a loopback address: the token is part of every request")
+    shown = name if port is None else f"{name}:{port}"
+    return f"{parts.scheme}://{shown}{parts.path.rstrip('/')}"
+
+
+def _callable_host(name: str) -> str:
+    address = _address(name)
+    if address is not None:
+        if address.version == 6:
+            raise ValueError("must not name an IPv6 address: use a host name for it")
+        return str(address)
+    if "_" in name:
+        raise ValueError("must not have an underscore in its host name")
+    if re.fullmatch(r"[0-9.]+|.*\.(0x[0-9a-f]*|[0-9]+)\.?", name):
+        raise ValueError("has a host that is neither a name nor an IPv4 address")
+    try:
+        return idna.encode(name, uts46=True).decode("ascii")
+    except idna.IDNAError:
+        raise ValueError("has a host that is not a valid name") from None
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a host names this machine's loopback interface without asking a resolver."""
+    address = _address(name)
+    return name.lower() == "localhost" if address is None else address.is_loopback
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
