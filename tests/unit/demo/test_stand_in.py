@@ -86,11 +86,7 @@ class TokenTests(StandInTests):
         as_json = {"Content-Type": "application/json"}
         for body in (b"[]", b"{", b"\xff"):
             response = self.successResultOf(
-                self.treq.post(
-                    f"http://stand-in/bot{TOKEN}/getMe",
-                    data=body,
-                    headers={"Content-Type": "application/json"},
-                )
+                self.treq.post(f"http://stand-in/bot{TOKEN}/getMe", data=body, headers=as_json)
             )
             self.assertEqual(response.code, 400)
 

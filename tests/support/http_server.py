@@ -1,0 +1,150 @@
+"""A small HTTP server on raw sockets and threads, for tests that block: it does what it is told, no more."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self
+
+from attrs import frozen
+
+
+@frozen
+class Request:
+    """One request as it arrived."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    body: bytes
+
+
+def response(status: int, body: bytes = b"", *fields: str) -> bytes:
+    """A complete response; ``fields`` are whole header lines."""
+    head = [f"HTTP/1.1 {status} Status", f"Content-Length: {len(body)}", *fields]
+    return "\r\n".join(head).encode("latin-1") + b"\r\n\r\n" + body
+
+
+def has_left(wire: socket.socket) -> bool:
+    """True once the peer has closed its side."""
+    try:
+        readable, _, _ = select.select([wire], [], [], 0)
+        return bool(readable) and not wire.recv(1, socket.MSG_PEEK)
+    except (OSError, ValueError):
+        return True
+
+
+class HttpServer:
+    """
+    Listens on a loopback port; each connection has a thread, each request a call of ``respond``.
+
+    ``changed`` guards whatever a subclass keeps, and is notified on every change, so that tests wait for
+    events.
+    """
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.changed = threading.Condition()
+        self.closing = False
+        self._wires: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.socket(family)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._listener.bind((host, 0))
+        self._listener.listen(128)
+        self.host = host
+        self.port: int = self._listener.getsockname()[1]
+        self._start(self._accept)
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    def respond(self, request: Request, wire: socket.socket) -> bool:
+        """Answer on ``wire``; False closes the connection."""
+        raise NotImplementedError
+
+    def wait_until(self, condition: Callable[[], bool], seconds: float = 20.0) -> None:
+        """Wait until ``condition()`` holds; it is looked at on each change."""
+        with self.changed:
+            assert self.changed.wait_for(condition, seconds), "what the test waits for did not happen"
+
+    def close(self) -> None:
+        """Close every socket and wait for the threads."""
+        with self.changed:
+            self.closing = True
+            self.changed.notify_all()
+            wires = list(self._wires)
+        for wire in (self._listener, *wires):
+            with contextlib.suppress(OSError):
+                wire.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(10)
+            assert not thread.is_alive(), "a thread of the test's server goes on"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- threads ---------------------------------------------------------------------------------------
+
+    def _start(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                wire, _ = self._listener.accept()
+            except OSError:
+                return
+            with self.changed:
+                self._wires.add(wire)
+                closing = self.closing
+            if closing:
+                wire.close()
+                return
+            self._start(self._serve, wire)
+
+    def _serve(self, wire: socket.socket) -> None:
+        buffered = b""
+        with wire:
+            try:
+                while True:
+                    while b"\r\n\r\n" not in buffered:
+                        more = wire.recv(65536)
+                        if not more:
+                            return
+                        buffered += more
+                    head, _, buffered = buffered.partition(b"\r\n\r\n")
+                    first, *lines = head.decode("latin-1").split("\r\n")
+                    method, target, _ = first.split(" ", 2)
+                    fields = (line.partition(":") for line in lines)
+                    headers = {name.lower(): value.strip() for name, _, value in fields}
+                    length = int(headers.get("content-length", "0"))
+                    while len(buffered) < length:
+                        more = wire.recv(65536)
+                        if not more:
+                            return
+                        buffered += more
+                    body, buffered = buffered[:length], buffered[length:]
+                    if not self.respond(Request(method, target, headers, body), wire):
+                        return
+            except OSError:
+                return
+            finally:
+                with self.changed:
+                    self._wires.discard(wire)
+                    self.changed.notify_all()

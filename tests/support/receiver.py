@@ -1,0 +1,74 @@
+"""A callback receiver for tests that block: it records, and answers when and what the test says."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+
+from attrs import define, field
+
+from tests.support.http_server import HttpServer, Request, response
+
+
+@define(eq=False)
+class Callback:
+    """One POST that arrived, body read; unanswered until ``answer`` when the receiver holds."""
+
+    path: str
+    delivery_id: str
+    body: bytes
+    request: Request
+    _answer: bytes | None = field(default=None, init=False)
+    _answered: threading.Event = field(factory=threading.Event, init=False)
+    _flushed: threading.Event = field(factory=threading.Event, init=False)
+
+    def answer(self, status: int = 200, *fields: str) -> None:
+        """Answer it, and return when the kernel has every byte of the answer."""
+        self._answer = response(status, b"", *fields)
+        self._answered.set()
+        assert self._flushed.wait(20), "the answer could not be written"
+
+    @property
+    def as_job(self) -> tuple[str, bytes]:
+        """What must be equal on every attempt."""
+        return self.delivery_id, self.body
+
+
+Policy = Callable[[Callback], "int | bytes | None"]
+"""Says what to answer at once: a status or the bytes of a response; None holds until ``answer``."""
+
+
+class CallbackReceiver(HttpServer):
+    """Takes POSTs on any path."""
+
+    def __init__(self, policy: Policy = lambda callback: 200, host: str = "127.0.0.1") -> None:
+        self.policy = policy
+        self.arrived: list[Callback] = []
+        super().__init__(host)
+
+    def wait_for(self, count: int, seconds: float = 20.0, path: str | None = None) -> list[Callback]:
+        """Wait until so many callbacks have arrived (on ``path``); all of them."""
+        self.wait_until(lambda: len(self.on(path)) >= count, seconds)
+        return self.on(path)
+
+    def on(self, path: str | None) -> list[Callback]:
+        with self.changed:
+            return [callback for callback in self.arrived if path is None or callback.path == path]
+
+    def respond(self, request: Request, wire: socket.socket) -> bool:
+        callback = Callback(
+            request.target, request.headers.get("x-telegrammer-delivery-id", ""), request.body, request
+        )
+        with self.changed:
+            self.arrived.append(callback)
+            self.changed.notify_all()
+        decided = self.policy(callback)
+        if decided is None:
+            while not callback._answered.wait(0.05):
+                if self.closing:
+                    return False
+            decided = callback._answer
+        wire.sendall(response(decided) if isinstance(decided, int) else decided or b"")
+        callback._flushed.set()
+        return True
