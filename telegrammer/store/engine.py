@@ -10,8 +10,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import count
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar, TypeVarTuple
+from typing import Any, Literal, Protocol, TypeVar, TypeVarTuple
 
 from twisted.internet.defer import Deferred
 
@@ -27,6 +28,8 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 Durability = Literal["normal", "full"]
+_serials = count(1)
+
 PoolRole = Literal["credentials", "requests", "workers"]
 """Who reads: each role has connections of its own, so that a slow report delays no credential look-up."""
 
@@ -57,9 +60,19 @@ class Transactions(Protocol):
 
 
 class Handle(sqlite3.Connection):
-    """A connection that knows it should be opened anew (contract 4: recovery when the cause goes)."""
+    """
+    A connection that can be told apart from others, and be marked to be opened anew.
+
+    One opened while the file could not be written stays read-only for good; one that met an I/O error may
+    hold a descriptor of a file that is gone.  Recovery when the cause goes (contract 4) takes a new one.
+    """
 
     stale: bool = False
+    serial: int = 0
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.serial = next(_serials)
 
 
 _KINDS: dict[int, type[StorageUnavailable]] = {
@@ -85,7 +98,7 @@ def problem(kind: type[StorageUnavailable]) -> StorageUnavailable:
     return kind(_TEXTS.get(kind, "the database is closed"))
 
 
-def translate(error: BaseException) -> StorageUnavailable | None:
+def translate(error: BaseException | None) -> StorageUnavailable | None:
     """
     What an error of SQLite means, or None for an error that is not the database's.
 
@@ -102,13 +115,18 @@ def translate(error: BaseException) -> StorageUnavailable | None:
     return problem(_KINDS.get(code, StoreFailing))
 
 
+def uri(path: Path | str) -> str:
+    """The file as SQLite's URI that opens it for writing and never creates it (sqlite.org/uri.html)."""
+    return f"{Path(path).absolute().as_uri()}?mode=rw"
+
+
 def connect(path: Path | str, *, durability: Durability = "normal", busy_ms: int = 5000) -> Handle:
     """
     A connection for reading and writing that leaves every transaction to us.
 
     It creates no file.  Its journal mode is the file's (``opening`` sets it once).
     """
-    target = path if path == ":memory:" else f"{Path(path).absolute().as_uri()}?mode=rw"
+    target = path if path == ":memory:" else uri(path)
     connection = sqlite3.connect(
         target, uri=path != ":memory:", isolation_level=None, check_same_thread=False, factory=Handle
     )
@@ -128,6 +146,23 @@ def prepare(
     connection.execute(f"PRAGMA query_only={'ON' if query_only else 'OFF'}")
 
 
+def undo(connection: sqlite3.Connection) -> None:
+    """Roll back what is open.  When even that fails the connection is closed, to the same effect."""
+    try:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    except sqlite3.Error:
+        connection.close()
+        if isinstance(connection, Handle):
+            connection.stale = True
+
+
+def mark(connection: sqlite3.Connection, trouble: StorageUnavailable) -> None:
+    """Have the connection opened anew when this trouble may outlive its cause there."""
+    if isinstance(connection, Handle) and isinstance(trouble, (StoreReadOnly, StoreFailing)):
+        connection.stale = True
+
+
 @contextmanager
 def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[sqlite3.Cursor]:
     cursor = connection.cursor()
@@ -136,14 +171,10 @@ def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[sqlite3
         yield cursor
         cursor.execute("COMMIT")
     except BaseException as error:
-        if connection.in_transaction:
-            # A failed ROLLBACK leaves nothing to do: closing the connection has the same effect.
-            try:
-                cursor.execute("ROLLBACK")
-            except sqlite3.Error:
-                connection.close()
+        undo(connection)
         known = translate(error)
         if known is not None:
+            mark(connection, known)
             raise known from None
         raise
     finally:

@@ -1,0 +1,303 @@
+"""
+The database as a service; the only module that knows there are threads (contract 4).
+
+Readers have small ``query_only`` pools by role, the writer has one connection and a queue (``writer``).
+``adbapi`` lends one connection to one function in one thread; beginning and ending transactions is ours, its
+own ``commit`` and ``rollback`` do nothing here.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, TypeVarTuple
+
+from attrs import define, field
+from twisted.application.service import Service
+from twisted.enterprise import adbapi
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from telegrammer.core.problems import DatabaseState, StorageUnavailable, StoreClosed
+from telegrammer.service import Repeating, Wakeup
+from telegrammer.store.engine import (
+    Durability,
+    Handle,
+    PoolRole,
+    prepare,
+    problem,
+    snapshot,
+    translate,
+    uri,
+)
+from telegrammer.store.writer import Writer
+
+log = Logger()
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+READERS: dict[PoolRole, int] = {"credentials": 2, "requests": 2, "workers": 1}
+"""How many connections each role has at most."""
+READER_BUSY_MS: dict[PoolRole, int] = {"credentials": 5000, "requests": 5000, "workers": 1000}
+"""Readers wait for a lock only while another process repairs or converts the file."""
+BEAT = 1.0
+"""Seconds between looks for commits of other processes and at the lock (contract 1.1, 2.3)."""
+BEAT_PATIENCE = 0.5
+"""Seconds a look waits for the lock, so that a held one shows within 2 s."""
+LONG_WAIT = 1.0
+"""Seconds of waiting for the lock that health calls busy."""
+
+
+class _Lent(adbapi.Connection):
+    """adbapi's hold on a connection: opened anew when stale; transactions are left to us."""
+
+    def __init__(self, pool: adbapi.ConnectionPool) -> None:
+        super().__init__(pool)
+        if self.handle.stale:
+            self.reconnect()
+
+    @property
+    def handle(self) -> Handle:
+        connection = self._connection
+        assert isinstance(connection, Handle)
+        return connection
+
+    def commit(self) -> None:
+        """Nothing: what runs here has ended its transaction."""
+
+    def rollback(self) -> None:
+        """Nothing: what runs here has ended its transaction."""
+
+
+class _Pool(adbapi.ConnectionPool):
+    connectionFactory = _Lent
+
+    def run(self, work: Callable[[Handle], T]) -> Deferred[T]:
+        """
+        The result of ``work`` in a thread.
+
+        :raises StorageUnavailable: (as a failure) no connection could be opened.
+        """
+        running: Deferred[T] = self.runWithConnection(lambda lent: work(lent.handle))
+        return running.addErrback(_translated)
+
+
+def _translated(failure: Failure) -> Failure:
+    trouble = translate(failure.value)
+    return failure if trouble is None else Failure(trouble)
+
+
+def _look(cursor: sqlite3.Cursor, really_write: bool) -> tuple[int, int]:
+    """Which connection this is, and its ``data_version``: it changes when another connection commits."""
+    if really_write:
+        # An empty transaction succeeds on a full disk.
+        cursor.execute("UPDATE gateway SET turn = turn WHERE id = 1")
+    version: int = cursor.execute("PRAGMA data_version").fetchone()[0]
+    connection = cursor.connection
+    return (connection.serial if isinstance(connection, Handle) else 0, version)
+
+
+def _glance(cursor: sqlite3.Cursor) -> None:
+    cursor.execute("SELECT epoch FROM gateway WHERE id = 1").fetchone()
+
+
+@define(eq=False)
+class Database(Service):
+    """
+    Implements ``engine.Transactions`` and ``ports.Storage``.
+
+    :param reactor: for threads and time (``IReactorThreads``, ``IReactorCore``, ``IReactorTime``).
+    :param opening: called by ``startService`` before any thread exists; recognises, migrates, recovers
+        (``opening.open_state``).  What it raises is what ``startService`` raises.
+    """
+
+    path: Path
+    reactor: Any
+    durability: Durability = "normal"
+    opening: Callable[[], object] = lambda: None
+    clock: IReactorTime = field(kw_only=True)
+    on_outside_commit: list[Callable[[], None]] = field(factory=list, kw_only=True)
+    """Called within about a second when another process has committed (contract 1.1)."""
+    _readers: dict[PoolRole, _Pool] = field(factory=dict, init=False)
+    _writing: _Pool | None = field(default=None, init=False)
+    _writer: Writer | None = field(default=None, init=False)
+    _beats: Repeating | None = field(default=None, init=False)
+    _write_trouble: type[StorageUnavailable] | None = field(default=None, init=False)
+    _read_trouble: type[StorageUnavailable] | None = field(default=None, init=False)
+    _seen: tuple[int, int] | None = field(default=None, init=False)
+    _reading: int = field(default=0, init=False)
+    _read_out: Deferred[None] | None = field(default=None, init=False)
+
+    @clock.default
+    def _reactors_time(self) -> IReactorTime:
+        reactor: IReactorTime = self.reactor
+        return reactor
+
+    # -- life ---------------------------------------------------------------------------------------
+
+    def startService(self) -> None:
+        self.opening()
+        try:
+            for role, size in READERS.items():
+                self._readers[role] = self._pool(role, size, READER_BUSY_MS[role], query_only=True)
+            self._writing = self._pool("writer", 1, 1000, query_only=False)
+        except BaseException:
+            self._close()
+            raise
+        self._writer = Writer(self._writing, self.clock, self._noted)
+        self._seen = None
+        self._beats = Repeating(self.beat, self.clock, Wakeup(self.clock))
+        self._beats.setName("database")
+        self._beats.startService()
+        super().startService()
+
+    def _pool(self, name: str, size: int, busy_ms: int, *, query_only: bool) -> _Pool:
+        pool = _Pool(
+            "sqlite3",
+            uri(self.path),
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=Handle,
+            cp_reactor=self.reactor,
+            cp_name=f"database-{name}",
+            cp_min=1 if name == "writer" else 0,
+            cp_max=size,
+            cp_openfun=partial(prepare, durability=self.durability, busy_ms=busy_ms, query_only=query_only),
+        )
+        pool.start()
+        return pool
+
+    def stopService(self) -> Deferred[None]:
+        """Refuse new work, let what was accepted finish, close.  Fires when no thread is left."""
+        super().stopService()
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        beats, self._beats = self._beats, None
+        beating = None if beats is None else beats.stopService()
+        if self._writer is not None:
+            await self._writer.close()
+        if beating is not None:
+            await beating
+        if self._reading:
+            self._read_out = Deferred()
+            await self._read_out
+        self._close()
+
+    def _close(self) -> None:
+        # adbapi's close blocks until its threads are idle: they are.  The writer's last, so that the
+        # connection that may write folds the -wal file into the database.
+        writing, self._writing = self._writing, None
+        for pool in (*self._readers.values(), writing):
+            if pool is not None:
+                pool.close()
+        self._readers.clear()
+
+    # -- the two verbs ------------------------------------------------------------------------------
+
+    def read(
+        self, work: Callable[[sqlite3.Cursor, *Ts], T], *args: *Ts, pool: PoolRole = "requests"
+    ) -> Deferred[T]:
+        """See ``engine.Transactions``.  Cancelling stops the waiting; a read that has begun runs on."""
+        if not self.running:
+            return fail(problem(StoreClosed))
+        abandoned = False
+
+        def abandon(_: Deferred[T]) -> None:
+            nonlocal abandoned
+            abandoned = True
+
+        def in_thread(connection: Handle) -> T | None:
+            if abandoned:
+                return None
+            with snapshot(connection) as cursor:
+                return work(cursor, *args)
+
+        caller: Deferred[T] = Deferred(abandon)
+
+        def done(result: Any) -> None:
+            self._reading -= 1
+            if not abandoned:
+                if not isinstance(result, Failure):
+                    self._note_read(None)
+                elif isinstance(result.value, StorageUnavailable):
+                    self._note_read(type(result.value))
+                caller.callback(result)
+            if self._reading == 0 and self._read_out is not None:
+                self._read_out.callback(None)
+
+        self._reading += 1
+        self._readers[pool].run(in_thread).addBoth(done)
+        return caller
+
+    def write(
+        self, work: Callable[[sqlite3.Cursor, *Ts], T], *args: *Ts, urgent: bool = False
+    ) -> Deferred[T]:
+        """See ``engine.Transactions``, and ``Writer.submit`` for what cancelling does."""
+        if not self.running or self._writer is None:
+            return fail(problem(StoreClosed))
+        return self._writer.submit(work, *args, urgent=urgent)
+
+    # -- how it does --------------------------------------------------------------------------------
+
+    def state(self) -> DatabaseState:
+        """The last trouble, until the next success; ``busy`` also while the lock is waited for."""
+        if self._write_trouble is not None:
+            return self._write_trouble.state
+        waiting = None if self._writer is None else self._writer.waiting_since
+        if waiting is not None and self.clock.seconds() - waiting > LONG_WAIT:
+            return "busy"
+        return "ok" if self._read_trouble is None else self._read_trouble.state
+
+    def _noted(self, trouble: type[StorageUnavailable] | None, changed: bool) -> None:
+        if trouble is not None:
+            self._change(trouble, self._read_trouble)
+        elif changed or self._write_trouble is None or self._write_trouble.state == "busy":
+            # Only a commit that wrote proves that a full disk has room.
+            self._change(None, self._read_trouble)
+
+    def _note_read(self, trouble: type[StorageUnavailable] | None) -> None:
+        self._change(self._write_trouble, trouble)
+
+    def _change(self, write: type[StorageUnavailable] | None, read: type[StorageUnavailable] | None) -> None:
+        before = self._write_trouble or self._read_trouble
+        self._write_trouble, self._read_trouble = write, read
+        after = write or read
+        if before is after:
+            return
+        if after is None:
+            log.info("the database works again")
+        else:
+            log.warn("the database is not available: {state}", state=after.state)
+
+    async def beat(self) -> float:
+        """
+        One look: shows a held lock, sees the end of a trouble, notices commits of other processes.
+
+        It joins whatever group is under way, and the next begins when it has ended: looks never pile up.
+        """
+        if self._writer is None:
+            return BEAT
+        trouble = self._write_trouble
+        try:
+            seen = await self._writer.submit(
+                _look, trouble is not None and trouble.state != "busy", urgent=True, patience=BEAT_PATIENCE
+            )
+            if self._read_trouble is not None:
+                await self.read(_glance, pool="workers")
+        except StorageUnavailable:
+            return BEAT
+        if seen != self._seen:
+            self._seen = seen
+            for call in self.on_outside_commit:
+                try:
+                    call()
+                except Exception:
+                    log.failure("a listener to commits of other processes failed")
+        return BEAT
