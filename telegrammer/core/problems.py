@@ -8,6 +8,7 @@ payload or the text of another exception.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 DatabaseState = Literal["ok", "busy", "full", "readonly", "failing"]
@@ -126,3 +127,21 @@ class WrongBot(TelegrammerError):
         super().__init__(f"the database belongs to bot {bound}, the token to bot {found}")
         self.bound = bound
         self.found = found
+
+
+class DeliveriesRefused(TelegrammerError):
+    """
+    ``retry-delivery`` or ``delete-delivery`` was given ids it cannot act on; nothing was done to any.
+
+    Look the ids up with ``list-failed-deliveries``; wait for those in flight to come back.
+    """
+
+    def __init__(self, unknown: Sequence[int], in_flight: Sequence[int] = ()) -> None:
+        said = [
+            f"{what}: {', '.join(str(each) for each in ids[:20])}{', …' if len(ids) > 20 else ''}"
+            for what, ids in (("no such delivery", unknown), ("in flight", in_flight))
+            if ids
+        ]
+        super().__init__("; ".join(said))
+        self.unknown = tuple(unknown)
+        self.in_flight = tuple(in_flight)
