@@ -1,0 +1,118 @@
+"""The health document (contract 2.3)."""
+
+from __future__ import annotations
+
+import json
+
+from attrs import evolve
+from twisted.trial.unittest import SynchronousTestCase
+
+from telegrammer.core.delivery import QueueCounts
+from telegrammer.core.health import DeliveryStatus, HealthReport, IngestionStatus, report
+from telegrammer.core.problems import DatabaseState
+from telegrammer.core.telegram import Identity
+
+POLLING = IngestionStatus(state="polling", last_success_at=1_793_000_000)
+WORKING = DeliveryStatus(workers=4)
+EMPTY = QueueCounts()
+
+
+def judged(
+    ingestion: IngestionStatus = POLLING,
+    delivery: DeliveryStatus = WORKING,
+    database: DatabaseState = "ok",
+    counts: QueueCounts = EMPTY,
+    bot: Identity | None = None,
+) -> HealthReport:
+    return report(
+        bot=bot,
+        ingestion=ingestion,
+        delivery=delivery,
+        database=database,
+        counts=counts,
+        capacity=100_000,
+        now=1_793_000_100.9,
+    )
+
+
+class DocumentTests(SynchronousTestCase):
+    def test_the_whole_of_it(self) -> None:
+        seen = judged(
+            counts=QueueCounts(pending=3, in_flight=2, dead=1, oldest_pending_at=1_793_000_090),
+            delivery=DeliveryStatus(workers=4, busy=2),
+            bot=Identity(123456789, "a_bot", False),
+        )
+        self.assertEqual(
+            seen,
+            HealthReport(
+                ok=True,
+                status="ok",
+                document={
+                    "ok": True,
+                    "status": "ok",
+                    "bot_id": 123456789,
+                    "bot_username": "a_bot",
+                    "can_read_all_group_messages": False,
+                    "components": {
+                        "database": {"state": "ok"},
+                        "ingestion": {
+                            "mode": "poll",
+                            "state": "polling",
+                            "reason": None,
+                            "consecutive_failures": 0,
+                            "last_success_at": 1_793_000_000,
+                        },
+                        "delivery": {"state": "ok", "workers": 4, "busy": 2},
+                    },
+                    "queue": {
+                        "pending": 3,
+                        "in_flight": 2,
+                        "dead": 1,
+                        "capacity": 100_000,
+                        "oldest_pending_age_s": 10,
+                    },
+                },
+            ),
+        )
+        json.dumps(seen.document)
+
+    def test_what_is_not_known_is_null(self) -> None:
+        document = judged().document
+        for name in ("bot_id", "bot_username", "can_read_all_group_messages"):
+            self.assertIsNone(document[name])
+        queue = document["queue"]
+        assert isinstance(queue, dict)
+        self.assertIsNone(queue["oldest_pending_age_s"])
+
+    def test_no_age_below_zero_when_the_clock_was_set_back(self) -> None:
+        queue = judged(counts=QueueCounts(pending=1, oldest_pending_at=1_793_009_999)).document["queue"]
+        assert isinstance(queue, dict)
+        self.assertEqual(queue["oldest_pending_age_s"], 0)
+
+
+class StatusTests(SynchronousTestCase):
+    def check(self, status: str, seen: HealthReport) -> None:
+        self.assertEqual(seen.status, status)
+        self.assertEqual(seen.ok, status != "unavailable")
+        self.assertEqual((seen.document["status"], seen.document["ok"]), (seen.status, seen.ok))
+
+    def test_ok(self) -> None:
+        self.check("ok", judged())
+        self.check("ok", judged(IngestionStatus()))
+        self.check("ok", judged(evolve(POLLING, quiet_seconds=299.9)))
+
+    def test_degraded_while_anything_is_retried(self) -> None:
+        self.check("degraded", judged(evolve(POLLING, state="backing_off", reason="network")))
+        self.check("degraded", judged(evolve(POLLING, consecutive_failures=4)))
+        self.check("degraded", judged(evolve(POLLING, reason="capacity")))
+        self.check("degraded", judged(delivery=DeliveryStatus(state="backing_off")))
+        troubles: tuple[DatabaseState, ...] = ("busy", "full", "readonly", "failing")
+        for database in troubles:
+            self.check("degraded", judged(database=database))
+
+    def test_unavailable_when_it_does_not_pass_by_itself(self) -> None:
+        self.check("unavailable", judged(evolve(POLLING, state="suspended", reason="credentials")))
+        self.check("unavailable", judged(evolve(POLLING, state="stopped")))
+        self.check("unavailable", judged(evolve(POLLING, state="backing_off", consecutive_failures=5)))
+        self.check("unavailable", judged(evolve(POLLING, quiet_seconds=300.0)))
+        self.check("unavailable", judged(delivery=DeliveryStatus(state="stopped")))
