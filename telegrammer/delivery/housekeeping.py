@@ -1,0 +1,58 @@
+"""What has to be done now and then: dead jobs past their retention go, with one line (contract 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import define, field
+from twisted.logger import Logger
+
+from telegrammer.core.problems import StorageUnavailable
+from telegrammer.ports import Deliveries
+
+log = Logger()
+
+INTERVAL = 60.0
+"""Seconds between two rounds."""
+
+
+def _nothing() -> None: ...
+
+
+def _none() -> int:
+    return 0
+
+
+@define(eq=False)
+class Housekeeping:
+    """
+    ``round`` is the step of a ``service.Repeating``.
+
+    :param evicted: how many dead jobs the workers' turns have evicted since it was last asked.
+    :param on_left: called when jobs left the queue, so that there is room again.
+    """
+
+    deliveries: Deliveries
+    evicted: Callable[[], int] = _none
+    on_left: Callable[[], None] = _nothing
+    _unreported: int = field(default=0, init=False)
+    _failing: bool = field(default=False, init=False)
+
+    async def round(self) -> float:
+        """Purge, and tell once how many dead jobs went since the last line; seconds until the next round."""
+        self._unreported += self.evicted()
+        try:
+            purged = await self.deliveries.purge_dead()
+        except StorageUnavailable as error:
+            # What has been evicted is told when the line can be complete.
+            if not self._failing:
+                log.warn("dead deliveries cannot be purged, the database is {state}", state=error.state)
+            self._failing = True
+            return INTERVAL
+        self._failing = False
+        gone, self._unreported = self._unreported + purged, 0
+        if gone:
+            log.warn("removed {count} dead deliveries, too old or too many", count=gone)
+        if purged:
+            self.on_left()
+        return INTERVAL
