@@ -32,6 +32,10 @@ class SubscriptionLimit(TelegrammerError):
     """A registration would exceed a limit.  Remove some, or raise ``--max-subscriptions[-per-key]``."""
 
 
+class UnknownKey(TelegrammerError):
+    """The caller's key was deleted while the request was under way (401).  Use another key."""
+
+
 class CapacityReached(TelegrammerError):
     """
     The queue has no room for a batch; nothing of it was written.

@@ -1,0 +1,65 @@
+"""Files beside the database: private, and owned by whom the directory belongs to (contract 1.1, 1.2)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from telegrammer.core.problems import StartRefused
+
+
+def make_state_directory(db: Path) -> None:
+    """
+    Make the directory of the database, and what is missing above it, 0700.
+
+    :raises StartRefused: it cannot be made.
+    """
+    directory = db.absolute().parent
+    missing = [directory, *directory.parents]
+    missing = missing[: next(i for i, parent in enumerate(missing) if parent.exists())]
+    try:
+        for path in reversed(missing):
+            path.mkdir(mode=0o700, exist_ok=True)
+            give_to_owner(path)
+        if not directory.is_dir():
+            raise NotADirectoryError(20, "Not a directory")
+    except OSError as error:
+        raise StartRefused(f"the state directory {directory} cannot be made: {error.strerror}") from None
+
+
+def create_private(path: Path) -> int:
+    """
+    A descriptor of a new, empty file, 0600 whatever the umask.
+
+    :raises FileExistsError: something of that name is there, be it a dangling link.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        os.fchmod(descriptor, 0o600)
+        give_to_owner(path)
+    except BaseException:
+        os.close(descriptor)
+        path.unlink(missing_ok=True)
+        raise
+    return descriptor
+
+
+def make_private(path: Path) -> None:
+    """Take the rights of group and others from an existing file."""
+    mode = path.stat().st_mode
+    if mode & 0o077:
+        path.chmod(mode & 0o700)
+
+
+def give_to_owner(path: Path) -> None:
+    """
+    Give what root has just made in another user's directory to that user, who could not open it else.
+
+    Does nothing for anybody but root.
+    """
+    if os.geteuid() != 0:
+        return
+    owner = path.parent.stat()
+    if owner.st_uid != 0:
+        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)

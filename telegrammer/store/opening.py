@@ -1,0 +1,174 @@
+"""
+Opening the state: recognised, refused or migrated before anything else happens (contract 1.3, 4).
+
+Synchronous, on a plain connection, before any thread exists.  The daemon calls ``open_state`` with the
+process lock in its hand; commands call ``connect_for_command``, which takes that lock itself when there is
+something to make or to migrate.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from attrs import frozen
+from twisted.logger import Logger
+
+from telegrammer.core.problems import StartRefused, StorageUnavailable
+from telegrammer.store import legacy
+from telegrammer.store.engine import Durability, connect, immediate, snapshot
+from telegrammer.store.files import create_private, make_private, make_state_directory
+from telegrammer.store.layout import Absent, Layout, Legacy, Ours, look, recognise
+from telegrammer.store.lock import ProcessLock
+from telegrammer.store.migrate import back_up, create, migrate, migrate_legacy
+from telegrammer.store.migrations import LATEST
+from telegrammer.store.recovery import Recovered, recover
+
+log = Logger()
+
+START_BUSY_MS = 3000
+"""A start gives up on a locked database after this: it has 5 s in all (contract 1.3)."""
+COMMAND_BUSY_MS = 5000
+"""A command waits this long for each transaction (contract 1.1)."""
+
+
+@frozen
+class Opened:
+    """What opening did."""
+
+    created: bool
+    """There was no database."""
+    migrated_from: int | None
+    """The version before a migration, 0 for the C++ program's; None: there was none to do."""
+    backup: Path | None
+    """The copy made before the migration."""
+    bot_id: int | None
+    """The bot the database is bound to."""
+    recovered: Recovered
+
+
+def open_state(
+    path: Path, *, bot_digits: int | None, durability: Durability = "normal", now: Callable[[], float]
+) -> Opened:
+    """
+    Make the database ready for the daemon, whose process lock is held.
+
+    :param bot_digits: the digits of the token; None skips the comparison.
+    :raises StartRefused: it belongs to another bot, is unknown (``UnknownSchema``), holds what cannot be
+        migrated (``MigrationRefused``), or cannot be opened; nothing was written.
+    """
+    make_state_directory(path)
+    layout = recognise(path)
+    if isinstance(layout, Ours) and None not in (layout.bot_id, bot_digits) and layout.bot_id != bot_digits:
+        raise StartRefused(
+            f"the database {path} belongs to bot {layout.bot_id}, the token to bot {bot_digits};"
+            " give that bot's token, or another --db"
+        )
+    created, migrated_from, backup = _bring_up(path, layout, durability, START_BUSY_MS, now)
+    try:
+        with closing(connect(path, durability=durability, busy_ms=START_BUSY_MS)) as connection:
+            with immediate(connection) as cursor:
+                recovered = recover(cursor, now())
+    except (StorageUnavailable, sqlite3.Error) as error:
+        raise _unusable(path, error) from None
+    bot_id = layout.bot_id if isinstance(layout, Ours) else None
+    return Opened(created, migrated_from, backup, bot_id, recovered)
+
+
+def connect_for_command(
+    path: Path, *, create: bool, now: Callable[[], float], durability: Durability = "normal"
+) -> sqlite3.Connection:
+    """
+    A connection for a command, beside a running daemon or without one; the caller closes it.
+
+    Use ``engine.immediate`` and ``engine.snapshot`` for transactions on it.
+
+    :param create: make the database when there is none (``add-key``).
+    :raises LockHeld: it must be made or migrated first, and a daemon holds the lock.
+    :raises StartRefused: there is none, or as ``open_state``.
+    """
+    layout = recognise(path)
+    if isinstance(layout, Absent) and not create:
+        raise StartRefused(f"there is no database at {path}")
+    if not (isinstance(layout, Ours) and layout.version == LATEST):
+        with ProcessLock(path):
+            # Again: what was seen without the lock may be out of date.
+            _bring_up(path, recognise(path), durability, COMMAND_BUSY_MS, now)
+    try:
+        return connect(path, durability=durability, busy_ms=COMMAND_BUSY_MS)
+    except sqlite3.Error as error:
+        raise _unusable(path, error) from None
+
+
+def _bring_up(
+    path: Path, layout: Layout, durability: Durability, busy_ms: int, now: Callable[[], float]
+) -> tuple[bool, int | None, Path | None]:
+    """Create or migrate as needed: was it created, the version before, the backup."""
+    version, backup = None, None
+    made = False
+    try:
+        if isinstance(layout, Absent):
+            made = not layout.exists
+            if made:
+                _touch(path)
+        elif isinstance(layout, Legacy):
+            version = 0
+            with look(path) as untouched, snapshot(untouched) as cursor:
+                # Refused before so much as a backup is made.
+                legacy.read(cursor, now())
+        elif layout.version < LATEST:
+            version = layout.version
+        with closing(connect(path, durability=durability, busy_ms=busy_ms)) as connection:
+            if version is not None:
+                backup = back_up(connection, path, version, now())
+            make_private(path)
+            if isinstance(layout, Absent):
+                create(connection)
+            elif isinstance(layout, Legacy):
+                # Pages that become free are overwritten.  Backups, older free pages and the disk are not.
+                connection.execute("PRAGMA secure_delete=ON")
+                migrate_legacy(connection, now())
+            elif version is not None:
+                migrate(connection, version)
+            _use_wal(connection)
+    except BaseException as error:
+        if made:
+            _remove(path)
+        if isinstance(error, (StorageUnavailable, sqlite3.Error, OSError)):
+            raise _unusable(path, error) from None
+        raise
+    if version is not None:
+        log.info(
+            "the database was migrated from version {old} to {new}; backup: {backup}",
+            old=version,
+            new=LATEST,
+            backup=str(backup),
+        )
+    return isinstance(layout, Absent), version, backup
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Set once, kept in the file (contract 4)."""
+    mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+    if mode != "wal":
+        raise StartRefused("the file system of the database does not support SQLite's WAL mode")
+
+
+def _touch(path: Path) -> None:
+    os.close(create_private(path))
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _unusable(path: Path, error: BaseException) -> StartRefused:
+    reason = error.strerror if isinstance(error, OSError) else None
+    if reason is None:
+        trouble = error if isinstance(error, StorageUnavailable) else None
+        reason = str(trouble) if trouble is not None else "it cannot be opened"
+    return StartRefused(f"the database {path} cannot be used: {reason}")

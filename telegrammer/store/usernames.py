@@ -1,0 +1,48 @@
+"""Which private chat was last seen under which username (contract 5.5)."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from attrs import frozen
+from twisted.internet.defer import Deferred
+
+from telegrammer.core.observations import Observation
+from telegrammer.store.engine import Transactions
+
+CHAT = "SELECT chat_id FROM usernames WHERE username = ?"
+CONFIRM = "UPDATE usernames SET observed_at = ? WHERE chat_id = ? AND username = ?"
+FORGET_CHAT = "DELETE FROM usernames WHERE chat_id = ?"
+FORGET_NAME = "DELETE FROM usernames WHERE username = ?"
+LEARN = "INSERT INTO usernames(chat_id, username, observed_at) VALUES (?, ?, ?)"
+
+
+def chat_of(cursor: sqlite3.Cursor, username: str) -> int | None:
+    """The chat last seen under this (normalised) username."""
+    row = cursor.execute(CHAT, (username,)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def observe(cursor: sqlite3.Cursor, observation: Observation, now: int) -> None:
+    """
+    Make one observation the truth: one name a chat, one chat a name.
+
+    Called for each message in order, so that names swapped within a batch end where they were last seen.
+    """
+    chat_id, username = observation.chat_id, observation.username
+    if username is not None and cursor.execute(CONFIRM, (now, chat_id, username)).rowcount:
+        return
+    cursor.execute(FORGET_CHAT, (chat_id,))
+    if username is not None:
+        cursor.execute(FORGET_NAME, (username,))
+        cursor.execute(LEARN, (chat_id, username, now))
+
+
+@frozen
+class SqlUsernames:
+    """Implements ``ports.Usernames``."""
+
+    database: Transactions
+
+    def chat_of(self, username: str) -> Deferred[int | None]:
+        return self.database.read(chat_of, username)
