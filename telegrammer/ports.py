@@ -8,10 +8,13 @@ back whole.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
+from twisted.internet.defer import Deferred
+
 from telegrammer.core.delivery import AttemptResult, Claimed, Finished, QueueCounts, Slots, Turn
+from telegrammer.core.exchange import Reply
 from telegrammer.core.ingestion import Cursor, Ingested
 from telegrammer.core.problems import DatabaseState
 from telegrammer.core.subscriptions import Subscription
@@ -22,6 +25,29 @@ Now = Callable[[], float]
 
 Jitter = Callable[[], float]
 """A random number in [0, 1): the share of the largest jitter to add."""
+
+
+class Exchange(Protocol):
+    """One bounded HTTP exchange with the Bot API: no redirect, no repetition, no cookies."""
+
+    def exchange(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        seconds: float,
+        limit: int,
+    ) -> Deferred[Reply]:
+        """
+        Ask once.  Cancelling it, like every failure, closes the connection.
+
+        :param seconds: from the name look-up to the last byte.
+        :param limit: bytes of the answer's body.
+        :raises ExchangeFailed: no complete answer came (``core.exchange`` has the kinds).
+        """
+        ...
 
 
 class TelegramApi(Protocol):

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final
+
 from attrs import frozen
 
-from telegrammer.core.telegram import Update
+from telegrammer.core.problems import MalformedUpdate
+from telegrammer.core.telegram import Malformed, Update
+
+RESET_DISTANCE: Final = 1000
+"""How far below the cursor all ids of a batch must lie to prove that Telegram restarted them."""
+
+HIGHEST_OFFSET: Final = 2**63 - 1
+"""What the database can hold.  As a cursor it means that the highest id there is has been seen too."""
 
 
 @frozen
@@ -42,3 +53,58 @@ class Ingested:
     """Subscriptions moved to another chat, or absorbed there."""
     reset: bool = False
     skipped: tuple[int, ...] = ()
+
+
+def plan(elements: Sequence[Update | Malformed], cursor: Cursor, skips: AbstractSet[int]) -> Plan:
+    """
+    Decide what a batch asks of the store.
+
+    Ids below the cursor are replays and ignored, malformed ones as well; one id counts once, and for it a
+    well-formed element rather than a malformed one.  A batch whose ids *all* lie more than 1,000 below the
+    cursor tells that Telegram restarted its ids (at random after a quiet week): then all of it is new, in
+    a new epoch, and the cursor goes down.
+
+    :param cursor: the stored one, read in the transaction that will write the plan.
+    :param skips: ids the operator marked: a malformed update of such an id is passed over.
+    :raises MalformedUpdate: a new element is malformed and not marked; names the lowest such id.
+    """
+    by_id: dict[int, Update | Malformed] = {}
+    nameless: Malformed | None = None
+    for element in elements:
+        if element.update_id is None:
+            nameless = nameless or (element if isinstance(element, Malformed) else None)
+        elif isinstance(element, Update) and isinstance(by_id.get(element.update_id), Malformed):
+            by_id[element.update_id] = element
+        else:
+            by_id.setdefault(element.update_id, element)
+    reset = nameless is None and _is_reset(by_id, cursor.next_offset)
+    fresh = sorted(update_id for update_id in by_id if reset or not _seen(update_id, cursor.next_offset))
+    updates: list[Update] = []
+    skipped: list[int] = []
+    for update_id in fresh:
+        element = by_id[update_id]
+        if isinstance(element, Update):
+            updates.append(element)
+        elif update_id in skips:
+            skipped.append(update_id)
+        else:
+            raise MalformedUpdate(update_id, element.why)
+    if nameless is not None:
+        raise MalformedUpdate(None, nameless.why)
+    if not fresh:
+        return Plan(cursor, (), replayed=len(by_id))
+    return Plan(
+        cursor=Cursor(min(fresh[-1] + 1, HIGHEST_OFFSET), cursor.epoch + 1 if reset else cursor.epoch),
+        updates=tuple(updates),
+        replayed=len(by_id) - len(fresh),
+        reset=reset,
+        skipped=tuple(skipped),
+    )
+
+
+def _seen(update_id: int, next_offset: int) -> bool:
+    return update_id < next_offset or next_offset == HIGHEST_OFFSET
+
+
+def _is_reset(ids: Collection[int], next_offset: int) -> bool:
+    return bool(ids) and max(ids) < next_offset - RESET_DISTANCE

@@ -1,5 +1,8 @@
 """
-What the Bot API says, as values: status and bytes in, outcomes out (contract 2.1, 5.2, 5.4).
+What the Bot API says, as values (contract 2.1, 5.2, 5.4).
+
+``core.envelope`` and ``core.updates`` make these of a status and bytes; ``core.exchange`` has what an
+exchange of bytes itself can come to.
 
 Source of the shapes: core.telegram.org/bots/api, "Making requests", ``Update``, ``ResponseParameters``.
 """

@@ -1,0 +1,135 @@
+"""
+The Bot API's methods over a bounded exchange (contract 2.1, 5.1; core.telegram.org/bots/api).
+
+This is the one place that knows the token and builds URLs with it.  Nothing that leaves here carries either:
+what went wrong comes back as one of the values of ``core.telegram``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from attrs import define, field
+
+from telegrammer import __version__
+from telegrammer.config import Token
+from telegrammer.core import envelope, updates
+from telegrammer.core.exchange import (
+    BadReply,
+    BodyTooLarge,
+    DeadlinePassed,
+    ExchangeFailed,
+    Reply,
+)
+from telegrammer.core.telegram import (
+    IdentityOutcome,
+    Misbehaved,
+    NetworkFailure,
+    PollOutcome,
+    SendOutcome,
+    TimedOut,
+    Unavailable,
+    UpstreamFailure,
+    WebhookOutcome,
+)
+from telegrammer.ports import Exchange
+
+HOLD_SECONDS: Final = 30
+"""How long Telegram holds a poll that finds nothing: ``timeout`` of ``getUpdates``."""
+
+_MIB: Final = 2**20
+_HEADERS: Final = {"Content-Type": "application/json", "User-Agent": f"telegrammer/{__version__}"}
+
+
+@define(eq=False)
+class BotApi:
+    """
+    Implements ``ports.TelegramApi``.
+
+    :param base_url: of the Bot API server, without a trailing slash.
+    :param polling: for what may be asked again: ``getMe``, ``getWebhookInfo``, the long poll.
+    :param sending: for ``sendMessage``, so that sends neither wait for a poll nor use its connection.
+    """
+
+    token: Token = field(repr=False)
+    base_url: str
+    polling: Exchange
+    sending: Exchange
+
+    async def get_me(self) -> IdentityOutcome:
+        """Who the token's bot is.  10 s, 1 MiB."""
+        reply = await self._ask("getMe", {}, seconds=10, limit=_MIB)
+        if not isinstance(reply, Reply):
+            return reply
+        return envelope.identity_outcome(reply.status, reply.values(b"retry-after"), reply.body)
+
+    async def get_webhook_info(self) -> WebhookOutcome:
+        """Which webhook is set; a question only, it changes nothing.  10 s, 1 MiB."""
+        reply = await self._ask("getWebhookInfo", {}, seconds=10, limit=_MIB)
+        if not isinstance(reply, Reply):
+            return reply
+        return envelope.webhook_outcome(reply.status, reply.values(b"retry-after"), reply.body)
+
+    async def get_updates(self, offset: int, limit: int) -> PollOutcome:
+        """
+        One long poll.  40 s, 16 MiB (contract 5.1).
+
+        :param offset: the cursor; Telegram forgets every update below it.
+        :param limit: how many updates at most, 1 to 100.
+        """
+        question = {
+            "offset": offset,
+            "timeout": HOLD_SECONDS,
+            "limit": limit,
+            # In every request: Telegram remembers the last list it was given, whoever gave it.
+            "allowed_updates": ["message"],
+        }
+        reply = await self._ask("getUpdates", question, seconds=40, limit=16 * _MIB)
+        if not isinstance(reply, Reply):
+            return reply
+        return updates.poll_outcome(reply.status, reply.values(b"retry-after"), reply.body)
+
+    async def send_message(self, chat_id: int, text: str) -> SendOutcome:
+        """At most one ``sendMessage`` on the wire, without a parse mode.  20 s, 1 MiB (contract 2.1)."""
+        message = {"chat_id": chat_id, "text": text}
+        try:
+            reply = await self._exchange(self.sending, "sendMessage", message, seconds=20, limit=_MIB)
+        except DeadlinePassed:
+            return TimedOut()
+        except (BodyTooLarge, BadReply):
+            return Misbehaved()
+        except ExchangeFailed:
+            return Unavailable()
+        return envelope.sent_outcome(reply.status, reply.values(b"retry-after"), reply.body)
+
+    async def _ask(
+        self, method: str, question: Mapping[str, object], *, seconds: float, limit: int
+    ) -> Reply | NetworkFailure | UpstreamFailure:
+        try:
+            return await self._exchange(self.polling, method, question, seconds=seconds, limit=limit)
+        except (BodyTooLarge, BadReply) as failed:
+            return UpstreamFailure(failed.why)
+        except ExchangeFailed as failed:
+            return NetworkFailure(failed.why)
+
+    async def _exchange(
+        self,
+        exchange: Exchange,
+        method: str,
+        question: Mapping[str, object],
+        *,
+        seconds: float,
+        limit: int,
+    ) -> Reply:
+        # A POST, always: the HTTP stack repeats by itself only what has no body.  ASCII JSON, so that no
+        # text whatever can fail to be encoded.
+        return await exchange.exchange(
+            "POST",
+            f"{self.base_url}/bot{self.token.text}/{method}",
+            _HEADERS,
+            json.dumps(question, separators=(",", ":")).encode("ascii"),
+            seconds=seconds,
+            limit=limit,
+        )

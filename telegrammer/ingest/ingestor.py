@@ -1,0 +1,56 @@
+"""The one door by which updates enter, whoever brings them (contract 5.2, 5.3, 5.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import define
+from twisted.logger import Logger
+
+from telegrammer.core.ingestion import Ingested
+from telegrammer.core.telegram import Batch
+from telegrammer.ports import Ingestion
+
+log = Logger()
+
+
+@define(eq=False)
+class Ingestor:
+    """
+    Hands a batch to the store and tells of what came of it.
+
+    :param on_jobs: called after a commit that made jobs, to wake the delivery workers.
+    """
+
+    ingestion: Ingestion
+    on_jobs: Callable[[], None]
+
+    async def accept(self, batch: Batch) -> Ingested:
+        """
+        Ingest a batch; returns once it is committed.
+
+        :raises CapacityReached: it does not fit; nothing was written.
+        :raises MalformedUpdate: it holds a malformed update that is not to be skipped; nothing was written.
+        :raises StorageUnavailable: the database could not; nothing was written.
+        """
+        done = await self.ingestion.accept(batch)
+        if done.jobs:
+            self.on_jobs()
+        if done.reset:
+            log.warn(
+                "Telegram restarted its update ids: next offset {offset}, epoch {epoch}",
+                offset=done.cursor.next_offset,
+                epoch=done.cursor.epoch,
+            )
+        for update_id in done.skipped:
+            log.warn("malformed update {update_id} skipped, as the operator asked", update_id=update_id)
+        if done.migrated:
+            log.info("{count} subscriptions moved with their groups", count=done.migrated)
+        if done.fresh:
+            log.debug(
+                "ingested {fresh} updates, {jobs} jobs, next offset {offset}",
+                fresh=done.fresh,
+                jobs=done.jobs,
+                offset=done.cursor.next_offset,
+            )
+        return done
