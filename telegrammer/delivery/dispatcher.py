@@ -18,7 +18,6 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from telegrammer.core.delivery import Claimed, Finished, Slots, Turn, Unanswered, moved, settle, sick_share
 from telegrammer.core.health import DeliveryStatus
@@ -142,12 +141,14 @@ class Dispatcher(Service):
             return
         self._cancel_alarm()
         self._turning = True
-        self._turns = Deferred.fromCoroutine(self._take_turns()).addErrback(_crashed)
+        self._turns = Deferred.fromCoroutine(self._take_turns())
 
     async def _take_turns(self) -> None:
         try:
             while self._is_wanted() and await self._turn():
                 pass
+        except Exception as error:
+            log.critical("a turn of deliveries failed inside: {what}", what=_described(error))
         finally:
             self._turning = False
             self._settle_down()
@@ -282,10 +283,6 @@ class Dispatcher(Service):
             del self._last_of_lane[job.subscription_id]
         self._go()
         ended.callback(None)
-
-
-def _crashed(failure: Failure) -> None:
-    log.critical("a turn of deliveries crashed: {what}", what=_described(failure.value))
 
 
 def _described(error: BaseException) -> str:
