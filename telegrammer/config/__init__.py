@@ -7,10 +7,11 @@ Settings from flags, environment, a TOML file and credential files (contract 1.2
 
 from telegrammer.config.flags import is_flag, separate_unknown
 from telegrammer.config.loading import database_path, load
-from telegrammer.config.table import SETTINGS, Setting
+from telegrammer.config.table import BY_NAME, SETTINGS, Setting
 from telegrammer.config.values import Settings, Token
 
 __all__ = [
+    "BY_NAME",
     "SETTINGS",
     "Setting",
     "Settings",

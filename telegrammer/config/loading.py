@@ -94,7 +94,7 @@ class _Reader:
             return self.refuse(f"{where}: is not UTF-8")
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             # The parser's own words may quote the file.
-            place = re.search(r"line \d+, column \d+", str(error))
+            place = re.search(r"line \d+, column \d+|end of document", str(error))
             return self.refuse(f"{where}: is not valid TOML{f' at {place[0]}' if place else ''}")
         for name, value in document.items():
             if only is not None and name != only:

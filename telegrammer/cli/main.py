@@ -1,0 +1,204 @@
+"""The table of commands, and the status and the line that each way of ending has."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+
+from telegrammer import __version__
+from telegrammer.cli.arguments import (
+    DAEMON_SETTINGS,
+    Command,
+    WrongUsage,
+    parse,
+    split_command,
+    usage,
+)
+from telegrammer.core.problems import SettingsRefused
+from telegrammer.daemon import refusal
+from telegrammer.store.engine import translate
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from telegrammer.cli.serving import serve
+
+    return serve(arguments)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from telegrammer.cli.checking import check
+
+    return check(arguments)
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from telegrammer.demo.tour import main
+
+    return main(stay=arguments.stay)
+
+
+def _operator(name: str) -> Command:
+    """A command of ``cli.operator``, which loads the store only when it is used."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        from telegrammer.cli import operator
+
+        function = getattr(operator, name.replace("-", "_"))
+        return int(function(arguments))
+
+    return Command(name, _HELP[name], run, _POSITIONALS.get(name), _OPTIONS.get(name))
+
+
+_HELP = {
+    "add-key": "Make an API key and print it, once.",
+    "list-keys": "List the names and creation times of the API keys.",
+    "delete-key": "Delete an API key, its subscriptions and their jobs.",
+    "list-failed-deliveries": "List the dead jobs.",
+    "retry-delivery": "Put jobs back into the queue with a fresh budget.",
+    "delete-delivery": "Remove jobs.",
+    "skip-update": "Step over an update that cannot be parsed.",
+}
+
+
+def _name(parser: argparse.ArgumentParser) -> object:
+    return parser.add_argument("name", metavar="NAME", help="1 to 128 bytes, no control characters")
+
+
+def _json(parser: argparse.ArgumentParser) -> object:
+    return parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def _subscription(parser: argparse.ArgumentParser) -> object:
+    return parser.add_argument("--subscription", metavar="N", help="only the dead jobs of this subscription")
+
+
+def _listing(parser: argparse.ArgumentParser) -> object:
+    return _json(parser), _subscription(parser)
+
+
+def _bulk(parser: argparse.ArgumentParser) -> object:
+    return parser.add_argument("--all", action="store_true", help="all dead jobs"), _subscription(parser)
+
+
+_POSITIONALS = {
+    "add-key": _name,
+    "delete-key": _name,
+    "retry-delivery": lambda parser: parser.add_argument("ids", metavar="ID", nargs="*"),
+    "delete-delivery": lambda parser: parser.add_argument("ids", metavar="ID", nargs="+"),
+    "skip-update": lambda parser: parser.add_argument("id", metavar="ID", help="its update_id"),
+}
+_OPTIONS = {"list-keys": _json, "list-failed-deliveries": _listing, "retry-delivery": _bulk}
+
+COMMANDS = {
+    command.name: command
+    for command in (
+        Command(
+            "serve",
+            "Run the daemon in the foreground, logging to standard error.",
+            _serve,
+            settings=DAEMON_SETTINGS,
+            passes_unknown=True,
+        ),
+        Command(
+            "demo",
+            "Show everything at work: no token, no network, nothing left behind.",
+            _demo,
+            options=lambda parser: parser.add_argument(
+                "--stay", action="store_true", help="keep it up and print ready-made curl lines"
+            ),
+        ),
+        Command(
+            "check",
+            "Say whether this configuration can run; changes nothing.",
+            _check,
+            settings=DAEMON_SETTINGS,
+            passes_unknown=True,
+        ),
+        *map(_operator, _HELP),
+    )
+}
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {command.name:<{width}}  {command.help}" for command in COMMANDS.values()]
+    return "\n".join(
+        [
+            "usage: telegrammer COMMAND [--db PATH] [options]",
+            "       telegrammer COMMAND --help",
+            "",
+            *lines,
+            "",
+            "The daemon also runs as: twistd telegrammer [options]",
+        ]
+    )
+
+
+def _dispatch(arguments: Sequence[str]) -> int:
+    name, rest = split_command(arguments)
+    before_end = rest[: rest.index("--")] if "--" in rest else rest
+    wants_help = "--help" in before_end or "-h" in before_end
+    if name == "help":
+        name, wants_help = (rest[0] if rest else None), True
+    if name is None:
+        if "--version" in rest:
+            print(f"telegrammer {__version__}")
+        elif wants_help:
+            print(_overview())
+        else:
+            raise WrongUsage("name a command; telegrammer --help lists them")
+        return 0
+    command = COMMANDS.get(name)
+    if command is None:
+        # What is no word may be a secret that slipped.
+        shown = f" {name}" if re.fullmatch(r"[a-z-]{1,40}", name) else ""
+        raise WrongUsage(f"no such command{shown}; telegrammer --help lists them")
+    if wants_help:
+        print(usage(command), end="")
+        return 0
+    return command.run(parse(command, rest))
+
+
+def _unforeseen(error: Exception) -> str:
+    """A fault of ours, in one line: what and where; its text may hold anything."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+    return f"unexpected {type(error).__name__}{where}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """
+    Run one command line.
+
+    :returns: 0 done, 1 refused or not found, 2 wrong usage; 130 when interrupted.
+    """
+    errors = sys.stderr
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A name may have what the terminal's encoding lacks.
+            stream.reconfigure(errors="backslashreplace")
+    lines: Sequence[str]
+    try:
+        status = _dispatch(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+        return status
+    except WrongUsage as error:
+        status, lines = 2, (str(error),)
+    except SettingsRefused as error:
+        status, lines = 2 if error.usage else 1, error.problems
+    except BrokenPipeError:
+        # The reader has what it wanted; the interpreter's own flush at exit must have nowhere to fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        status, lines = 1, (refusal(translate(error) or error) or _unforeseen(error),)
+    for line in lines:
+        print(f"telegrammer: {line}", file=errors)
+    return status

@@ -1,0 +1,58 @@
+"""``telegrammer serve``: the daemon in the foreground, logging to standard error (contract 1.1, 1.3)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from twisted.application.service import IService
+from twisted.logger import Logger
+
+from telegrammer.config import Settings, load
+from telegrammer.core.problems import StartRefused
+from telegrammer.daemon import GRACE, REFUSED_GRACE, Daemon, StopOnce, end_within
+from telegrammer.logs import start_logging
+
+log = Logger()
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """
+    Run until SIGTERM or SIGINT.
+
+    :returns: 0 after a stop in good order, also one that ran out of its budget; 1 when the daemon could not
+        start, with the line in its log, and whatever had started is stopped again.
+    :raises SettingsRefused: before there is a log.
+    """
+    settings, warnings = load(arguments.flags, os.environ, unknown_flags=arguments.unknown)
+    start_logging(settings.log_format, sys.stderr, [settings.token.text])
+    return _run(settings, warnings)
+
+
+def _run(settings: Settings, warnings: tuple[str, ...]) -> int:
+    from twisted.internet import reactor
+
+    stop = StopOnce(reactor)  # type: ignore[arg-type]  # the module is the reactor
+    stop.watch()
+
+    def build() -> IService:
+        from telegrammer.app import build
+
+        return build(settings, reactor)
+
+    budget = settings.shutdown_timeout + GRACE
+    daemon = Daemon(build, warnings, on_stop=lambda: end_within(budget, lambda: 0))
+    try:
+        daemon.startService()
+    except StartRefused as refused:
+        end_within(REFUSED_GRACE, lambda: 1)
+        log.critical("cannot start: {reason}", reason=str(refused))
+        return 1
+    except BaseException:
+        end_within(REFUSED_GRACE, lambda: 1)
+        log.failure("cannot start")
+        return 1
+    reactor.addSystemEventTrigger("before", "shutdown", daemon.stopService)
+    reactor.run()
+    return 0

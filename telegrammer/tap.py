@@ -1,0 +1,156 @@
+"""``twistd telegrammer``: its options, made from the table of settings, and the service (contract 1.1)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from attrs import define
+from twisted.application.service import IService
+from twisted.logger import ILogObserver, Logger
+from twisted.python import usage
+from twisted.python.logfile import LogFile
+
+from telegrammer import __version__
+from telegrammer.config import SETTINGS, Settings, load, separate_unknown
+from telegrammer.core.problems import SettingsRefused, StartRefused
+from telegrammer.daemon import GRACE, REFUSED_GRACE, Daemon, StopOnce, end_within
+from telegrammer.logs import LineStream, line_observer, redact_all_logs
+
+log = Logger()
+
+
+class Options(usage.Options):
+    """
+    The settings as flags.  Validated when all are read, from every source, with every problem in one error.
+
+    ``settings`` and ``warnings`` are there once the options are parsed.
+    """
+
+    synopsis = "[options]"
+    longdesc = "The same names work in a TOML file (--config) and as environment variables (TELEGRAMMER_...)."
+    optParameters = [
+        [setting.name, None, None, f"{setting.help} [default: {setting.default}]"]
+        for setting in SETTINGS
+        if setting.kind != "list"
+    ]
+    settings: Settings
+    warnings: tuple[str, ...] = ()
+    _unknown: Sequence[str] = ()
+
+    def opt_listen(self, endpoint: str) -> None:
+        """Twisted server endpoint (unix:, systemd:, ssl: ...) in place of host and port; repeatable"""
+        self.setdefault("listen", []).append(endpoint)
+
+    def opt_version(self) -> None:
+        """Show the version and exit"""
+        print(f"telegrammer {__version__}")
+        sys.exit(0)
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        """
+        :raises usage.UsageError: an option is unknown, or a setting from any source is refused.
+        """
+        # getopt would take --token for an abbreviation of --token-file, and so a secret for a path.
+        kept, self._unknown = separate_unknown(
+            sys.argv[1:] if options is None else options,
+            {f"--{setting.name}" for setting in SETTINGS},
+            {"--help", "--version"},
+        )
+        super().parseOptions(kept)
+
+    def postOptions(self) -> None:
+        flags = {
+            setting.name: self[setting.name] for setting in SETTINGS if self.get(setting.name) is not None
+        }
+        try:
+            self.settings, self.warnings = load(flags, os.environ, unknown_flags=self._unknown)
+        except SettingsRefused as refused:
+            raise usage.UsageError("\n".join(refused.problems)) from None
+        runner = self.parent
+        if self.settings.log_format == "json" and runner is not None and not runner.get("logger"):
+            # As if --logger had been given; twistd makes it after it has forked.
+            runner["logger"] = partial(_json_observer, runner, (self.settings.token.text,))
+
+
+def _json_observer(runner: Mapping[str, Any], secrets: tuple[str, ...]) -> ILogObserver:
+    """JSON lines to where twistd would log: standard output with ``-n``, else its log file."""
+    name = runner.get("logfile")
+    if name == "-" or (runner.get("nodaemon") and not name):
+        return line_observer("json", sys.stdout, secrets)
+    file = LogFile.fromFullPath(name or "twistd.log")
+    if not signal.getsignal(signal.SIGUSR1):
+        # As twistd does for its own log file.
+        signal.signal(signal.SIGUSR1, lambda number, frame: _rotate(file))
+    stream: LineStream = file
+    return line_observer("json", stream, secrets)
+
+
+def _rotate(file: LogFile) -> None:
+    from twisted.internet import reactor
+
+    reactor.callFromThread(file.rotate)  # type: ignore[attr-defined]  # the module is the reactor
+
+
+@define(eq=False)
+class TwistdDaemon(Daemon):
+    """The daemon under twistd: a refusal is a line in its log and status 1."""
+
+    on_refusal: Callable[[], None] = lambda: None
+
+    def startService(self) -> None:
+        try:
+            super().startService()
+        except StartRefused as refused:
+            log.critical("cannot start: {reason}", reason=str(refused))
+            self.on_refusal()
+            # twistd would show the traceback of anything else.
+            raise SystemExit(1) from None
+
+
+def makeService(options: Options) -> IService:
+    """
+    The daemon as a service.  It builds, opens and locks nothing before ``startService``: twistd forks in
+    between.
+    """
+    settings = options.settings
+    redact_all_logs([settings.token.text])
+
+    def build() -> IService:
+        # Late: Klein picks the reactor at import, and twistd may have been told which.
+        from twisted.internet import reactor
+
+        from telegrammer.app import build
+
+        stop.append(StopOnce(reactor))  # type: ignore[arg-type]  # the module is the reactor
+        stop[0].watch()
+        return build(settings, reactor)
+
+    def status() -> int:
+        return 128 + (stop[0].asked or 0) if stop and stop[0].asked else 0
+
+    def refused() -> None:
+        _remove_pid_file(options.parent)
+        end_within(REFUSED_GRACE, lambda: 1)
+
+    stop: list[StopOnce] = []
+    return TwistdDaemon(
+        build,
+        options.warnings,
+        on_stop=lambda: end_within(settings.shutdown_timeout + GRACE, status),
+        on_refusal=refused,
+    )
+
+
+def _remove_pid_file(runner: Mapping[str, Any] | None) -> None:
+    """twistd removes its pid file after every exception but the one that ends it without a traceback."""
+    name = runner.get("pidfile") if runner is not None else None
+    if name:
+        try:
+            os.unlink(name)
+        except OSError:
+            pass
