@@ -190,18 +190,17 @@ def settle(
     fraction; ``jitter`` in [0, 1).
     """
     slow = took > SLOW
-    match result:
-        case Answered(status, retry_after):
-            if 200 <= status <= 299:
-                return Done(slow)
-            if status in (408, 429) or 500 <= status <= 599:
-                asked = retry_after_seconds(retry_after, now) or 0
-                return _failed(job, f"HTTP {status}", asked, now, jitter, schedule)
-            return Dead(_refusal(status), spent=False, slow=slow)
-        case Unanswered(why):
-            return _failed(job, shortened(why), 0, now, jitter, schedule)
-        case Undeliverable(why):
-            return Dead(shortened(why), spent=False, slow=slow)
+    if isinstance(result, Undeliverable):
+        return Dead(shortened(result.why), spent=False, slow=slow)
+    if isinstance(result, Unanswered):
+        return _failed(job, shortened(result.why), 0, now, jitter, schedule)
+    status = result.status
+    if 200 <= status <= 299:
+        return Done(slow)
+    if status in (408, 429) or 500 <= status <= 599:
+        asked = retry_after_seconds(result.retry_after, now) or 0
+        return _failed(job, f"HTTP {status}", asked, now, jitter, schedule)
+    return Dead(_refusal(status), spent=False, slow=slow)
 
 
 def _failed(job: Claimed, reason: str, asked: int, now: float, jitter: float, schedule: Schedule) -> Verdict:

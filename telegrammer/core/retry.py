@@ -121,11 +121,9 @@ def _instant(match: re.Match[bytes], now: float) -> float | None:
     month = _MONTHS.index(match["month"]) + 1
     try:
         if len(match["year"]) == 2:
-            # More than 50 years ahead means the last century's (RFC 9110 section 5.6.7).
-            this_year = datetime.fromtimestamp(now, UTC).year
-            year += this_year // 100 * 100
-            if year > this_year + 50:
-                year -= 100
+            # Of the years that end so, the latest that is not more than 50 ahead (RFC 9110 section 5.6.7).
+            latest = datetime.fromtimestamp(now, UTC).year + 50
+            year = latest - (latest - year) % 100
         # A leap second is valid, and datetime knows none.
         whole = datetime(
             year,
@@ -138,4 +136,4 @@ def _instant(match: re.Match[bytes], now: float) -> float | None:
         )
     except ValueError:
         return None
-    return whole.timestamp() + 1 if second == 60 else (None if second > 60 else whole.timestamp())
+    return whole.timestamp() + second - whole.second if second <= 60 else None
