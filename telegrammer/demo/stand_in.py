@@ -16,26 +16,24 @@ from typing import ClassVar
 from attrs import define, field, frozen
 from klein import Klein
 from twisted.internet.defer import Deferred, DeferredQueue
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.web.iweb import IRequest
 from twisted.web.resource import IResource
 
 from telegrammer.demo.arguments import Arguments
-from telegrammer.demo.chats import Chat, encoded
-from telegrammer.demo.replies import Reply, blocked, done, failure, success, upgraded
+from telegrammer.demo.chats import Chat, Conversations, SentMessage, encoded
+from telegrammer.demo.held_poll import HeldPoll
+from telegrammer.demo.replies import Reply, done, failure, success
 from telegrammer.demo.update_queue import UpdateQueue
 from telegrammer.ports import Now
 
-TEXT_LIMIT = 4096
-"""Code points of one message."""
 LONGEST_POLL = 50
 REPEATED_CONFLICT_DELAY = 3.0
 """Seconds: conflicts that follow one another closely are answered late."""
 NOT_BY_DEFAULT = frozenset({"chat_member", "message_reaction", "message_reaction_count"})
 
 _TOKEN = re.compile(r"[0-9]{1,20}:[A-Za-z0-9_-]{10,}\Z")
-_TO_SPACE = {code: " " for code in range(32) if code not in (10, 13)} | {13: None}
 
 _WEBHOOK_ACTIVE = (
     "can't use getUpdates method while webhook is active; use deleteWebhook to delete the webhook first"
@@ -62,42 +60,6 @@ class Received:
     """Its JSON text, byte for byte as ``getUpdates`` gives it."""
 
 
-@frozen
-class SentMessage:
-    """What the bot sent, and the envelope it was answered with."""
-
-    chat_id: int
-    text: str
-    envelope: bytes
-
-
-@define(eq=False)
-class _HeldPoll:
-    """A ``getUpdates`` that waits for news; it leaves quietly with its client."""
-
-    clock: IReactorTime
-    offset: int
-    limit: int
-    answered: Deferred[Reply] = field(init=False)
-    _timer: IDelayedCall | None = field(default=None, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.answered = Deferred(lambda deferred: self._stop())
-
-    def answer(self, reply: Reply, after: float = 0.0) -> None:
-        """Now, or in ``after`` seconds unless answered before."""
-        self._stop()
-        if after:
-            self._timer = self.clock.callLater(after, self.answer, reply)
-        elif not self.answered.called:
-            self.answered.callback(reply)
-
-    def _stop(self) -> None:
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
-        self._timer = None
-
-
 @define(eq=False, slots=False)  # Klein keeps the bound application in an attribute of the instance
 class StandInBotApi:
     """The Bot API of the bot that ``token`` belongs to; ``resource()`` is what to serve."""
@@ -113,17 +75,15 @@ class StandInBotApi:
     """The URL of the webhook that is set, or nothing."""
     calls: list[Call] = field(factory=list, init=False)
     sent: list[SentMessage] = field(factory=list, init=False)
-    chats: dict[int, Chat] = field(factory=dict, init=False)
-    blocked: set[int] = field(factory=set, init=False)
-    """Chats whose people have blocked the bot."""
-    moved: dict[int, int] = field(factory=dict, init=False)
-    """Groups that became supergroups: old id to new."""
+    conversations: Conversations = field(init=False)
     _allowed: frozenset[str] | None = field(default=None, init=False)
     _faults: dict[str, deque[Reply]] = field(factory=dict, init=False)
-    _held: _HeldPoll | None = field(default=None, init=False)
+    _held: HeldPoll | None = field(default=None, init=False)
     _next_conflict_at: float = field(default=0.0, init=False)
-    _messages: int = field(default=0, init=False)
     _outgoing: DeferredQueue[SentMessage] = field(factory=DeferredQueue, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.conversations = Conversations(self._user(), self.now)
 
     @property
     def bot_id(self) -> int:
@@ -133,16 +93,7 @@ class StandInBotApi:
 
     def receive(self, chat: Chat, text: str) -> Received | None:
         """Somebody writes ``text`` in ``chat``; None when the bot has not asked for messages."""
-        self.chats[chat.id] = chat
-        self._messages += 1
-        message = {
-            "message_id": self._messages,
-            "from": chat.author(),
-            "chat": chat.described(),
-            "date": int(self.now()),
-            "text": text,
-        }
-        return self.receive_raw("message", encoded(message))
+        return self.receive_raw("message", self.conversations.write(chat, text=text))
 
     def receive_raw(self, kind: str, member: bytes) -> Received | None:
         """
@@ -160,21 +111,8 @@ class StandInBotApi:
 
     def move(self, group: Chat, new_id: int) -> None:
         """The group becomes a supergroup: two service messages, and the old id is of no use any more."""
-        self.moved[group.id] = new_id
-        after = Chat(new_id, group.title, group.username)
-        self.chats[new_id] = after
-        for chat, member in (
-            (group, {"migrate_to_chat_id": new_id}),
-            (after, {"migrate_from_chat_id": group.id}),
-        ):
-            self._messages += 1
-            message = {
-                "message_id": self._messages,
-                "from": chat.author(),
-                "chat": chat.described(),
-                "date": int(self.now()),
-            }
-            self.receive_raw("message", encoded(message | member))
+        for message in self.conversations.move(group, new_id):
+            self.receive_raw("message", message)
 
     def script(self, method: str, *replies: Reply) -> None:
         """The next calls of ``method`` get these answers, whatever they ask; nothing else happens."""
@@ -228,6 +166,15 @@ class StandInBotApi:
             return answer.write(request)
         return answer.addCallback(lambda reply: reply.write(request))
 
+    @app.route("/say", methods=["POST"])
+    def _say(self, request: IRequest) -> bytes:
+        """No part of the Bot API: what a person in the first chat writes to the bot, by hand."""
+        text = Arguments.of(request).text("text")
+        chats = list(self.conversations.chats.values())
+        received = self.receive(chats[0], text) if chats and text else None
+        request.setResponseCode(200 if received else 400)
+        return received.message + b"\n" if received else b"nobody wrote anything\n"
+
     @app.route("/", branch=True)
     def _elsewhere(self, request: IRequest) -> Deferred[bytes] | bytes:
         return failure(404, "Not Found").write(request)
@@ -263,7 +210,7 @@ class StandInBotApi:
         if batch or not timeout:
             return _batch(batch)
         self._end_held_poll(_OTHER_POLL)
-        held = self._held = _HeldPoll(self.clock, offset, limit)
+        held = self._held = HeldPoll(self.clock, offset, limit)
         held.answer(_batch([]), timeout)
 
         def forget(result: object) -> object:
@@ -297,34 +244,12 @@ class StandInBotApi:
         if not text:
             return failure(400, "Bad Request: message text is empty")
         chat_id = arguments.integer("chat_id", 0, -(2**63), 2**63 - 1)
-        if chat_id in self.moved:
-            return upgraded(self.moved[chat_id])
-        chat = self.chats.get(chat_id)
-        if chat is None:
-            return failure(400, "Bad Request: chat not found")
-        if chat_id in self.blocked:
-            return blocked()
-        text = text.translate(_TO_SPACE).strip()
-        if not text:
-            return failure(400, "Bad Request: text must be non-empty")
-        if len(text) > TEXT_LIMIT:
-            return failure(400, "Bad Request: message is too long")
-        self._messages += 1
-        reply = success(
-            encoded(
-                {
-                    "message_id": self._messages,
-                    "from": self._user(),
-                    "chat": chat.described(),
-                    "date": int(self.now()),
-                    "text": text,
-                }
-            )
-        )
-        message = SentMessage(chat_id, text, reply.body)
+        message = self.conversations.send(chat_id, text)
+        if isinstance(message, Reply):
+            return message
         self.sent.append(message)
         self._outgoing.put(message)
-        return reply
+        return Reply(body=message.envelope)
 
     def _get_webhook_info(self, arguments: Arguments) -> Reply:
         return success(

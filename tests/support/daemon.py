@@ -25,7 +25,7 @@ BOT_ID = 123456789
 PATIENCE = 20.0
 """Seconds that a test waits for an event before it fails; nothing should come near it."""
 
-_LISTENING = re.compile(r"listening on (http://\S+)")
+_LISTENING = r"listening on (http://\S+)"
 _OURS = re.compile(r"TELEGRAMMER_|(?:STATE_DIRECTORY|CREDENTIALS_DIRECTORY|NOTIFY_SOCKET|WATCHDOG_|LISTEN_)")
 
 

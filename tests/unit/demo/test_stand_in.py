@@ -231,6 +231,14 @@ class ConflictTests(StandInTests):
         )
         self.assertEqual(self.updates(), [])
 
+    def test_somebody_writes_by_hand(self) -> None:
+        said = self.treq.post("http://stand-in/say", data={"text": "hello"})
+        self.assertEqual(self.successResultOf(said).code, 400)
+        self.api.receive(ADA, "first")
+        said = self.treq.post("http://stand-in/say", data={"text": "hello"})
+        self.assertEqual(self.successResultOf(said).code, 200)
+        self.assertEqual([update["message"]["text"] for update in self.updates()], ["first", "hello"])
+
 
 class SendTests(StandInTests):
     def setUp(self) -> None:
@@ -270,7 +278,7 @@ class SendTests(StandInTests):
         self.assertEqual(self.refusal(text="x"), "Bad Request: chat_id is empty")
         for chat_id in (5, "@ada", "x"):
             self.assertEqual(self.refusal(chat_id=chat_id, text="x"), "Bad Request: chat not found")
-        self.api.blocked.add(1001)
+        self.api.conversations.blocked.add(1001)
         self.assertEqual(self.refusal(chat_id=1001, text="x"), "Forbidden: bot was blocked by the user")
 
     def test_a_group_that_moved(self) -> None:
