@@ -179,14 +179,13 @@ def _strict_json(body: bytes) -> object:
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    members = dict(pairs)
-    if not all(map(_is_encodable, members)):
-        raise InvalidRequest("the name of a field has half of a surrogate pair in it")
-    if len(members) < len(pairs):
-        for name, _ in pairs:
-            if name not in members:
-                raise InvalidRequest(f"{_shown(name)} is given twice", _shown(name))
-            del members[name]
+    members: dict[str, object] = {}
+    for name, value in pairs:
+        if not _is_encodable(name):
+            raise InvalidRequest("the name of a field has half of a surrogate pair in it")
+        if name in members:
+            raise InvalidRequest(f"{_shown(name)} is given twice", _shown(name))
+        members[name] = value
     return members
 
 

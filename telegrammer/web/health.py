@@ -67,7 +67,7 @@ class Health:
             self._look_up = Deferred.fromCoroutine(self._look())
         if not self._looking:
             return succeed(None)
-        waiting: Deferred[None] = Deferred()
+        waiting: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiting)
         return waiting.addTimeout(self.patience, self.clock).addErrback(_give_up_waiting)
 

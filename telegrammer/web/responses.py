@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from attrs import frozen
 
@@ -96,7 +96,7 @@ UNAUTHORIZED = problem(
     headers=[(b"WWW-Authenticate", b"Bearer")],
 )
 NOT_FOUND = problem(404, "NOT_FOUND", "there is nothing under this path")
-REQUEST_TIMEOUT = problem(408, "REQUEST_TIMEOUT", "the request body did not arrive in time")
+REQUEST_TIMEOUT = problem(408, "REQUEST_TIMEOUT", "the request did not arrive in time")
 BODY_TOO_LARGE = problem(413, "BODY_TOO_LARGE", "the request body is larger than 65536 bytes")
 UNSUPPORTED_MEDIA_TYPE = problem(
     415,
@@ -187,6 +187,8 @@ def from_send(outcome: SendOutcome) -> Response:
             return problem(
                 504, "UPSTREAM_TIMEOUT", "Telegram did not answer in time; the message may have been sent"
             )
+        case _:
+            assert_never(outcome)
 
 
 def from_problem(error: TelegrammerError) -> Response:

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from attrs import Factory, define, frozen
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IProtocol
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
@@ -23,15 +23,32 @@ class Answer:
     headers: dict[str, str]
     body: bytes
 
+    @classmethod
+    def of(cls, received: bytes) -> Answer:
+        head, _, body = received.partition(b"\r\n\r\n")
+        status, *fields = head.decode("latin-1").split("\r\n")
+        headers = {name.lower(): value for name, _, value in (field.partition(": ") for field in fields)}
+        return cls(int(status.split(" ")[1]), headers, body)
+
     @property
     def json(self) -> Any:
         return json.loads(self.body)
 
 
 class AdmittedAs7(Request):
-    """A request that admission let through, of the key with id 7."""
+    """A request that admission let through, of the key with id 7; ``held`` is what its turn lasts for."""
 
     caller = 7
+
+    def __init__(self, *args: Any, **kw: Any) -> None:
+        super().__init__(*args, **kw)
+        self.held: list[Deferred[Any]] = []
+
+    def getRequestHostname(self) -> bytes:
+        return b"localhost"
+
+    def hold_turn(self, work: Deferred[Any]) -> None:
+        self.held.append(work)
 
 
 @define(eq=False)
@@ -40,7 +57,7 @@ class Conversation:
 
     resource: IResource
     transport: StringTransport = Factory(StringTransport)
-    protocol: IProtocol | None = None
+    protocol: Any = None
 
     def ask(
         self, method: str, path: str, body: bytes = b"", headers: tuple[str, ...] = ("Host: gateway",)
@@ -52,18 +69,19 @@ class Conversation:
         """The bytes of one request as they are."""
         site = Site(self.resource, requestFactory=AdmittedAs7, reactor=Clock(), timeout=None)
         self.protocol = site.buildProtocol(None)
-        assert self.protocol is not None
         self.protocol.makeConnection(self.transport)
         self.protocol.dataReceived(data)
 
     def hang_up(self) -> None:
         """The client closes the connection."""
-        assert self.protocol is not None
         self.protocol.connectionLost(Failure(ConnectionDone()))
 
     @property
+    def request(self) -> AdmittedAs7:
+        """The request in progress."""
+        request: AdmittedAs7 = self.protocol._channel.requests[-1]
+        return request
+
+    @property
     def answer(self) -> Answer:
-        head, _, body = self.transport.value().partition(b"\r\n\r\n")
-        status, *fields = head.decode("latin-1").split("\r\n")
-        headers = {name.lower(): value for name, _, value in (field.partition(": ") for field in fields)}
-        return Answer(int(status.split(" ")[1]), headers, body)
+        return Answer.of(self.transport.value())
