@@ -1,0 +1,82 @@
+"""A certificate authority for tests; unlike trustme's it takes any name and any time."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from pathlib import Path
+
+from attrs import Factory, define, field
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+from OpenSSL import SSL
+from OpenSSL.crypto import X509, PKey
+from twisted.internet.ssl import CertificateOptions
+
+DAY = datetime.timedelta(days=1)
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+@define(eq=False)
+class Authority:
+    """Signs certificates; trusted by who reads what ``write`` wrote."""
+
+    name: str = "Test CA"
+    key: ec.EllipticCurvePrivateKey = Factory(_key)
+    certificate: x509.Certificate = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        now = datetime.datetime.now(datetime.UTC)
+        builder = x509.CertificateBuilder(_name(self.name), _name(self.name), self.key.public_key())
+        builder = builder.serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(now - 9 * DAY).not_valid_after(now + 9 * DAY)
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        self.certificate = builder.sign(self.key, hashes.SHA256())
+
+    @property
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(Encoding.PEM)
+
+    def write(self, path: Path) -> Path:
+        path.write_bytes(self.pem)
+        return path
+
+    def server(self, *names: str, first_day: int = -1, last_day: int = 1) -> CertificateOptions:
+        """
+        What a TLS server for ``names`` (host names, addresses) needs; valid from and until so many days
+        from now.
+        """
+        now = datetime.datetime.now(datetime.UTC)
+        key = _key()
+        builder = x509.CertificateBuilder(_name(self.name), _name("server"), key.public_key())
+        builder = builder.serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(now + first_day * DAY).not_valid_after(now + last_day * DAY)
+        if names:
+            alternatives = x509.SubjectAlternativeName([_general(name) for name in names])
+            builder = builder.add_extension(alternatives, critical=False)
+        certificate = builder.sign(self.key, hashes.SHA256())
+        return CertificateOptions(
+            privateKey=PKey.from_cryptography_key(key), certificate=X509.from_cryptography(certificate)
+        )
+
+    def server_context(self, *names: str, first_day: int = -1, last_day: int = 1) -> SSL.Context:
+        """The same as a context of OpenSSL."""
+        context: SSL.Context = self.server(*names, first_day=first_day, last_day=last_day).getContext()
+        return context
+
+
+def _general(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
