@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
 from zope.interface import implementer
 
 from tests.support.bounded import bounded
+from tests.support.gateway import Gateway, gateway
 
 __all__ = ["bounded"]
 
@@ -58,3 +60,17 @@ def logged_failures() -> Iterator[LoggedFailures]:
     finally:
         globalLogPublisher.removeObserver(collector)
     assert not collector.unclaimed, f"failures were logged: {collector.unclaimed}"
+
+
+@pytest.fixture(name="gateway")
+def stopped_gateway(tmp_path: Path) -> Iterator[Gateway]:
+    """A daemon with a Bot API and a receiver, not yet started."""
+    with gateway(tmp_path) as three:
+        yield three
+
+
+@pytest.fixture
+def running(gateway: Gateway) -> Gateway:
+    """The same with a key, and the daemon up."""
+    gateway.start()
+    return gateway

@@ -25,6 +25,16 @@ BOT_ID = 123456789
 PATIENCE = 20.0
 """Seconds that a test waits for an event before it fails; nothing should come near it."""
 
+COMMAND = (sys.executable, "-P", "-m", "telegrammer")
+TWISTD = (
+    sys.executable,
+    "-P",
+    str(Path(sys.executable).parent / "twistd"),
+    "-n",
+    "--pidfile=",
+    "telegrammer",
+)
+
 _LISTENING = r"listening on (http://\S+)"
 _OURS = re.compile(r"TELEGRAMMER_|(?:STATE_DIRECTORY|CREDENTIALS_DIRECTORY|NOTIFY_SOCKET|WATCHDOG_|LISTEN_)")
 
@@ -113,10 +123,9 @@ class Daemon:
     api_url: str
     arguments: Sequence[str] = ()
     environment: Mapping[str, str] = field(factory=dict)
-    command: Sequence[str] = (sys.executable, "-P", "-m", "telegrammer")
+    program: Sequence[str] = (*COMMAND, "serve")
+    """What runs the daemon; the options follow."""
     token: str = field(default=TOKEN, repr=False)
-    serve: Sequence[str] = ("serve",)
-    """What follows the command to run the daemon."""
     may_show_tracebacks: bool = False
     url: str = field(default="", init=False)
     output: Output = field(factory=Output, init=False)
@@ -139,7 +148,7 @@ class Daemon:
     def launch(self) -> None:
         """Start it and do not wait."""
         assert self._process is None or self._process.poll() is not None, "it runs"
-        argv = [*self.command, *self.serve, "--db", str(self.db), "--api-url", self.api_url]
+        argv = [*self.program, "--db", str(self.db), "--api-url", self.api_url]
         if not any(word in ("--port", "--listen") for word in self.arguments):
             argv += ["--port", "0"]
         self._process = subprocess.Popen(
@@ -219,7 +228,7 @@ class Daemon:
     def run(self, *arguments: str, seconds: float = PATIENCE) -> subprocess.CompletedProcess[str]:
         """An operator command on its database."""
         return subprocess.run(
-            [*self.command, *arguments, "--db", str(self.db)],
+            [*COMMAND, *arguments, "--db", str(self.db)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

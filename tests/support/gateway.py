@@ -1,0 +1,79 @@
+"""The daemon between a scriptable Bot API and a callback receiver, for tests that block."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from attrs import define
+
+from tests.support.bot_api import BotApi
+from tests.support.daemon import Daemon
+from tests.support.receiver import Callback, CallbackReceiver
+
+CHAT = 1001
+
+
+@define(eq=False)
+class Gateway:
+    """All three; ``start`` makes a key and brings the daemon up."""
+
+    api: BotApi
+    receiver: CallbackReceiver
+    daemon: Daemon
+
+    def start(self) -> None:
+        if not self.daemon.key:
+            self.daemon.add_key()
+        self.daemon.start()
+
+    def subscribe(self, path: str = "/hook", chat_id: int = CHAT) -> int:
+        """A subscription of the receiver's ``path``."""
+        return self.daemon.subscribe(chat_id, self.receiver.url + path)
+
+    def query(self, sql: str, *values: object) -> list[Any]:
+        """Look into the database, as another process that only reads."""
+        with closing(sqlite3.connect(f"file:{self.daemon.db}?mode=ro", uri=True, timeout=5)) as connection:
+            return connection.execute(sql, values).fetchall()
+
+    @contextmanager
+    def write_lock(self) -> Iterator[None]:
+        """While inside, nobody else can commit to the database."""
+        with closing(sqlite3.connect(self.daemon.db, timeout=5, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            finally:
+                connection.execute("ROLLBACK")
+
+
+@contextmanager
+def gateway(state: Path, *arguments: str) -> Iterator[Gateway]:
+    """The three of them, not started; leaving checks the daemon's output for secrets and tracebacks."""
+    with (
+        BotApi() as api,
+        CallbackReceiver() as receiver,
+        Daemon(state, api.url, arguments) as daemon,
+    ):
+        yield Gateway(api, receiver, daemon)
+
+
+def in_order(arrived: Sequence[Callback], expected: Sequence[bytes]) -> list[str]:
+    """
+    Check that first receptions are the expected bodies in order, and repeats equal to the first.
+
+    :returns: the delivery ids that arrived more than once.
+    """
+    first: dict[str, bytes] = {}
+    repeated: list[str] = []
+    for callback in arrived:
+        if callback.delivery_id in first:
+            assert first[callback.delivery_id] == callback.body, "a repeat with other bytes"
+            repeated.append(callback.delivery_id)
+        else:
+            first[callback.delivery_id] = callback.body
+    assert list(first.values()) == list(expected), "lost, reordered, or made up"
+    return repeated
