@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -26,6 +27,7 @@ URLS = st.one_of(
 
 
 class CanonicalTests(SynchronousTestCase):
+    @pytest.mark.report("bewdes/LSPanel#51")
     def test_one_spelling(self) -> None:
         for url, spelled in (
             ("http://h", "http://h/"),
@@ -68,6 +70,7 @@ class CanonicalTests(SynchronousTestCase):
         ):
             self.assertEqual(canonical("http://H" + rest), "http://h" + rest)
 
+    @pytest.mark.report("hyperdxio/hyperdx#2672")
     def test_refused(self) -> None:
         for url in (
             *(
@@ -190,6 +193,7 @@ class CanonicalTests(SynchronousTestCase):
         for url in ("http://u:hunter2@h/", "http://h/?hunter2#", "http://hunter2..x/", "http://h/hunter2%"):
             self.assertNotIn("hunter2", self.assertRaises(InvalidRequest, canonical, url).message)
 
+    @pytest.mark.report("twisted/twisted#8190")
     @given(URLS)
     @example("http://xn--fa-hia.example/")
     def test_accepted_urls_can_be_called(self, url: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -38,6 +39,7 @@ class SendTests(RequestCase):
         for chat_id in (INT64_MIN, INT64_MAX, 1, -1):
             self.assertEqual(parse_send(b'{"chat_id":%d,"text":"x"}' % chat_id).chat_id, chat_id)
 
+    @pytest.mark.report("aleph-im/pyaleph#476")
     def test_refused_chat_ids(self) -> None:
         for spelled in (
             *("9223372036854775808", "18446744073709551615", "-9223372036854775809", "1" * 5000),
@@ -61,6 +63,7 @@ class SendTests(RequestCase):
             self.assertIn(kind, self.refusal(f'{{"chat_id":{spelled},"text":"x"}}'.encode()).message)
         self.assertIn("integer", self.refusal(b'{"chat_id":1,"text":5}').message)
 
+    @pytest.mark.report("FerroxLabs/wayland#934")
     def test_text_is_measured_in_code_points(self) -> None:
         for text in ("\U0001f600" * 4096, "e\u0301" * 2048, "\r\n" * 2048, "\0", " ", "\u200b"):
             body = json.dumps({"chat_id": 1, "text": text}).encode()
@@ -69,6 +72,7 @@ class SendTests(RequestCase):
                 parse_send(json.dumps({"chat_id": 1, "text": text}, ensure_ascii=False).encode()).text, text
             )
 
+    @pytest.mark.report("muety/telepush#66")
     def test_text_of_a_wrong_length(self) -> None:
         for text in ("", "a" * 4097, "\U0001f600" * 4097, "\r\n" * 2048 + "a"):
             problem = self.refusal(json.dumps({"chat_id": 1, "text": text}).encode())
@@ -88,6 +92,7 @@ class SendTests(RequestCase):
     def test_what_is_missing_is_named(self) -> None:
         self.assertEqual(self.refusal(b'{"chat_id":1}').field, "text")
 
+    @pytest.mark.report("caronc/apprise-api#167")
     def test_unknown_fields_are_named(self) -> None:
         self.assertEqual(self.refusal(b'{"chat_id":1,"text":"x","parse_mode":"HTML"}').field, "parse_mode")
         self.assertEqual(self.refusal(b'{"chat_id":1,"text":"x","Text":"y"}').field, "Text")
@@ -137,6 +142,7 @@ class StrictJsonTests(RequestCase):
         self.assertEqual(self.refusal(b'{"chat_id":1,"text":"x","t\\u0065xt":"y"}').field, "text")
         self.assertEqual(self.refusal(b'{"chat_id":1,"text":{"a":[{"b":1,"b":2}]}}').field, "b")
 
+    @pytest.mark.report("python-telegram-bot/python-telegram-bot#3458")
     def test_a_half_surrogate_anywhere(self) -> None:
         for body in (
             b'{"chat_id":1,"text":"\\ud83d"}',
@@ -150,6 +156,7 @@ class StrictJsonTests(RequestCase):
             problem = self.refusal(body)
             (problem.message + (problem.field or "")).encode("utf-8")
 
+    @pytest.mark.report("flop-labs/technocore-chat#130")
     def test_nesting_that_would_exhaust_the_stack(self) -> None:
         for nested in (
             b"[" * 20_000 + b"]" * 20_000,
@@ -216,6 +223,7 @@ class IdTests(SynchronousTestCase):
         self.assertEqual(parse_id("17"), 17)
         self.assertEqual(parse_id(str(INT64_MAX)), INT64_MAX)
 
+    @pytest.mark.report("MemPalace/mempalace#2556")
     def test_what_no_subscription_can_have(self) -> None:
         for text in (
             "",

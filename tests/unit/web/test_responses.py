@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core import problems, telegram
@@ -127,6 +128,7 @@ class SendTests(SynchronousTestCase):
             self.assertEqual((answer.status, error_of(answer)["code"]), (status, code))
             self.assertNotIn(b"Retry-After", dict(answer.headers))
 
+    @pytest.mark.report("TwiN/gatus#179")
     def test_a_rejection_carries_telegrams_words_and_the_new_chat(self) -> None:
         error = error_of(responses.from_send(telegram.Rejected("Forbidden: kicked", -1001557912345)))
         self.assertEqual(error["description"], "Forbidden: kicked")
@@ -138,6 +140,7 @@ class SendTests(SynchronousTestCase):
         limited = responses.from_send(telegram.RateLimited(7))
         self.assertEqual(dict(limited.headers)[b"Retry-After"], b"7")
 
+    @pytest.mark.report("python-telegram-bot/python-telegram-bot#1045")
     def test_a_timeout_says_that_the_message_may_have_been_sent(self) -> None:
         self.assertIn("may have been sent", error_of(responses.from_send(telegram.TimedOut()))["message"])
 
