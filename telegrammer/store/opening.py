@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 from attrs import frozen
 from twisted.logger import Logger
 
 from telegrammer.core.problems import StartRefused, StorageUnavailable
+from telegrammer.ports import Now
 from telegrammer.store import legacy
 from telegrammer.store.engine import Durability, connect, immediate, snapshot
 from telegrammer.store.files import create_private, make_private, make_state_directory
@@ -50,9 +51,7 @@ class Opened:
     recovered: Recovered
 
 
-def open_state(
-    path: Path, *, bot_digits: int | None, durability: Durability = "normal", now: Callable[[], float]
-) -> Opened:
+def open_state(path: Path, *, bot_digits: int | None, durability: Durability = "normal", now: Now) -> Opened:
     """
     Make the database ready for the daemon, whose process lock is held.
 
@@ -78,8 +77,12 @@ def open_state(
     return Opened(created, migrated_from, backup, bot_id, recovered)
 
 
+def _wall_clock() -> float:
+    return datetime.now(UTC).timestamp()
+
+
 def connect_for_command(
-    path: Path, *, create: bool, now: Callable[[], float], durability: Durability = "normal"
+    path: Path, *, create: bool, now: Now = _wall_clock, durability: Durability = "normal"
 ) -> sqlite3.Connection:
     """
     A connection for a command, beside a running daemon or without one; the caller closes it.
@@ -104,7 +107,7 @@ def connect_for_command(
 
 
 def _bring_up(
-    path: Path, layout: Layout, durability: Durability, busy_ms: int, now: Callable[[], float]
+    path: Path, layout: Layout, durability: Durability, busy_ms: int, now: Now
 ) -> tuple[bool, int | None, Path | None]:
     """Create or migrate as needed: was it created, the version before, the backup."""
     version, backup = None, None

@@ -28,7 +28,7 @@ LISTING = """
 """
 DELETE = "DELETE FROM subscriptions WHERE id = ? AND key_id = ?"
 
-OF_CHAT = "SELECT id, key_id, callback_url FROM subscriptions WHERE chat_id = ? AND retired = 0 ORDER BY id"
+OF_CHAT = "SELECT id, key_id, callback_url FROM subscriptions WHERE chat_id = ? AND retired = 0"
 MOVE = "UPDATE subscriptions SET chat_id = ? WHERE id = ?"
 RETIRE = "UPDATE subscriptions SET retired = 1 WHERE id = ?"
 DELETE_DRAINED = """

@@ -1,0 +1,49 @@
+"""The SQL stores keep the contracts of their ports, over the inline database."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from telegrammer.core.observations import Observation
+from telegrammer.core.subscriptions import SubscriptionLimits
+from telegrammer.ports import Keys, Subscriptions, Usernames
+from telegrammer.store import keys, usernames
+from telegrammer.store.engine import immediate
+from telegrammer.store.keys import SqlKeys
+from telegrammer.store.subscriptions import SqlSubscriptions
+from telegrammer.store.usernames import SqlUsernames
+from tests.contract.accounts import KeysSuite, SubscriptionsSuite, UsernamesSuite
+from tests.support.inline_database import InlineDatabase
+from tests.support.queue_checks import add_key
+
+
+def _database(test: SynchronousTestCase) -> InlineDatabase:
+    database = InlineDatabase()
+    test.addCleanup(database.close)
+    return database
+
+
+class SqlKeysTests(KeysSuite, SynchronousTestCase):
+    def make_keys(self, known: dict[bytes, str]) -> Keys:
+        database = _database(self)
+        with immediate(database.connection) as cursor:
+            for digest, name in known.items():
+                keys.add(cursor, name, digest, 0)
+        return SqlKeys(database)
+
+
+class SqlSubscriptionsTests(SubscriptionsSuite, SynchronousTestCase):
+    def make_subscriptions(self, owners: int, limits: SubscriptionLimits) -> Subscriptions:
+        database = _database(self)
+        for number in range(1, owners + 1):
+            self.assertEqual(add_key(database.connection, f"key {number}"), number)
+        return SqlSubscriptions(database, limits, lambda: 1000.9)
+
+
+class SqlUsernamesTests(UsernamesSuite, SynchronousTestCase):
+    def make_usernames(self, known: dict[str, int]) -> Usernames:
+        database = _database(self)
+        with immediate(database.connection) as cursor:
+            for username, chat_id in known.items():
+                usernames.observe(cursor, Observation(chat_id, username), 0)
+        return SqlUsernames(database)
