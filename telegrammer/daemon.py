@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from attrs import define, field
 from twisted.application.service import IService, Service
@@ -67,6 +67,13 @@ class Daemon(Service):
             return succeed(None)
         self.on_stop()
         return root.stopService() or succeed(None)
+
+
+def the_reactor() -> Any:
+    """The process's reactor, picked when it is first asked for and not when a module is imported."""
+    from twisted.internet import reactor
+
+    return reactor
 
 
 def refusal(error: Exception) -> str | None:

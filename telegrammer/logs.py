@@ -99,7 +99,7 @@ _PLUMBING = frozenset(
 
 
 def _record(event: LogEvent, redact: Redactor) -> _Record:
-    failure, level = event.get("log_failure"), event.get("log_level")
+    failure, level = event.get("log_failure", event.get("failure")), event.get("log_level")
     fields: dict[str, str | int | float | bool | None] = {}
     for name, value in event.items():
         if name.startswith("log_") or name in _PLUMBING or not isinstance(name, str):
@@ -124,10 +124,14 @@ def _record(event: LogEvent, redact: Redactor) -> _Record:
 
 
 def _message(event: LogEvent) -> str:
-    text = formatEvent(event)
-    if not text and event.get("log_failure") is not None:
-        return "unexpected failure"
-    return text.rstrip("\n")
+    if "log_failure" not in event and isinstance(event.get("failure"), Failure):
+        # Of Twisted's old log; its text is the whole traceback.
+        text = event.get("why")
+    else:
+        text = formatEvent(event)
+    if not text:
+        return "unexpected failure" if "log_failure" in event or "failure" in event else ""
+    return str(text).rstrip("\n")
 
 
 def _time(seconds: object) -> str:

@@ -18,7 +18,7 @@ from twisted.python.logfile import LogFile
 from telegrammer import __version__
 from telegrammer.config import SETTINGS, Settings, load, separate_unknown
 from telegrammer.core.problems import SettingsRefused, StartRefused
-from telegrammer.daemon import GRACE, REFUSED_GRACE, Daemon, StopOnce, end_within
+from telegrammer.daemon import GRACE, REFUSED_GRACE, Daemon, StopOnce, end_within, the_reactor
 from telegrammer.logs import LineStream, line_observer, redact_all_logs
 
 log = Logger()
@@ -91,9 +91,7 @@ def _json_observer(runner: Mapping[str, Any], secrets: tuple[str, ...]) -> ILogO
 
 
 def _rotate(file: LogFile) -> None:
-    from twisted.internet import reactor
-
-    reactor.callFromThread(file.rotate)  # type: ignore[attr-defined]  # the module is the reactor
+    the_reactor().callFromThread(file.rotate)
 
 
 @define(eq=False)
@@ -122,11 +120,10 @@ def makeService(options: Options) -> IService:
 
     def build() -> IService:
         # Late: Klein picks the reactor at import, and twistd may have been told which.
-        from twisted.internet import reactor
-
         from telegrammer.app import build
 
-        stop.append(StopOnce(reactor))  # type: ignore[arg-type]  # the module is the reactor
+        reactor = the_reactor()
+        stop.append(StopOnce(reactor))
         stop[0].watch()
         return build(settings, reactor)
 

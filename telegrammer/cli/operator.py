@@ -24,7 +24,7 @@ from telegrammer.cli.arguments import WrongUsage
 from telegrammer.config import database_path
 from telegrammer.core.delivery import DeadJob
 from telegrammer.core.keys import KEY_BYTES, check_name, digest, new_key
-from telegrammer.core.problems import InvalidRequest, TelegrammerError
+from telegrammer.core.problems import TelegrammerError
 from telegrammer.core.subscriptions import KeyRecord
 from telegrammer.logs import escaped
 from telegrammer.store import deliveries, ingestion, keys
@@ -50,10 +50,7 @@ def _database(arguments: argparse.Namespace, *, create: bool = False) -> Iterato
 
 def add_key(arguments: argparse.Namespace) -> int:
     """A new key, shown once, alone on standard output."""
-    try:
-        name = check_name(arguments.name)
-    except InvalidRequest as error:
-        raise WrongUsage(error.message) from None
+    name = check_name(arguments.name)
     path = database_path(arguments.flags, os.environ)
     is_new = not path.exists()
     key = new_key(secrets.token_bytes(KEY_BYTES))
@@ -96,6 +93,7 @@ def delete_key(arguments: argparse.Namespace) -> int:
     with _database(arguments) as connection, immediate(connection) as cursor:
         if not keys.delete(cursor, arguments.name):
             raise NotFound(f"no key is named {escaped(arguments.name)}")
+    print("key deleted")
     return 0
 
 
@@ -136,7 +134,7 @@ def retry_delivery(arguments: argparse.Namespace) -> int:
     """Jobs back to the queue with a fresh budget: those named, all dead ones, or those of a subscription."""
     ids = [_id(text, "delivery") for text in arguments.ids]
     subscription = _optional_id(arguments.subscription, "subscription")
-    if bool(ids) + arguments.all + (subscription is not None) != 1:
+    if bool(ids) == (arguments.all or subscription is not None):
         raise WrongUsage("retry-delivery takes delivery ids, or --all, or --subscription N")
     with _database(arguments) as connection, immediate(connection) as cursor:
         if ids:

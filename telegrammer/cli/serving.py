@@ -11,7 +11,7 @@ from twisted.logger import Logger
 
 from telegrammer.config import Settings, load
 from telegrammer.core.problems import StartRefused
-from telegrammer.daemon import GRACE, REFUSED_GRACE, Daemon, StopOnce, end_within
+from telegrammer.daemon import GRACE, REFUSED_GRACE, Daemon, StopOnce, end_within, the_reactor
 from telegrammer.logs import start_logging
 
 log = Logger()
@@ -31,9 +31,8 @@ def serve(arguments: argparse.Namespace) -> int:
 
 
 def _run(settings: Settings, warnings: tuple[str, ...]) -> int:
-    from twisted.internet import reactor
-
-    stop = StopOnce(reactor)  # type: ignore[arg-type]  # the module is the reactor
+    reactor = the_reactor()
+    stop = StopOnce(reactor)
     stop.watch()
 
     def build() -> IService:
