@@ -1,0 +1,200 @@
+"""``telegrammer demo``: what it shows, how it fails, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attrs import define
+
+from tests.support.daemon import COMMAND, PATIENCE, Output, clean_environment
+
+TRANSCRIPT = r"""Telegrammer's demo: no token, no network; all of it happens on 127\.0\.0\.1\.
+ 1\. a stand-in for Telegram's Bot API listens on http://127\.0\.0\.1:\d+
+ 2\. a callback receiver listens on http://127\.0\.0\.1:\d+/hook
+ 3\. telegrammer add-key demo: prints a key, once \(not shown here\)
+ 4\. telegrammer serve: listening on http://127\.0\.0\.1:\d+
+ 5\. POST /subscribe, chat 1001: 200, subscription 1
+ 6\. Ada writes "Hello, gateway! 👋": the callback gets the message, \d+ bytes, equal to Telegram's byte for byte; delivery id 123456789-1-0-100001; answered 200
+ 7\. POST /send, chat_id 1001: the Bot API gets "Hello, Ada!"; 200 with its answer, \d+ bytes, unchanged
+ 8\. POST /send, username ada: the Bot API gets "You told me your name\."; 200 with its answer, \d+ bytes, unchanged
+ 9\. Ada writes "Are you awake\?": the receiver answers 503; after 1\.\d s it gets the same \d+ bytes with the same delivery id 123456789-1-0-100002; answered 200
+10\. GET /health: 200, ok; ingestion polling; 0 pending, 0 in flight, 0 dead
+11\. SIGTERM: the daemon ends with status 0 after \d\.\d s
+Nothing is left behind\. Done in \d\.\d s\.
+"""  # noqa: E501  # a transcript is not wrapped
+
+
+@define(eq=False)
+class Demo:
+    """The demo as a process, with a place of its own for temporary files."""
+
+    process: subprocess.Popen[bytes]
+    output: Output
+    temporary: Path
+
+    def wait(self) -> int:
+        status = self.process.wait(PATIENCE)
+        self.output.finish()
+        return status
+
+    def children(self) -> list[int]:
+        """The processes it has started."""
+        listing = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [int(pid) for pid in listing.split()]
+
+    def assert_nothing_is_left(self) -> None:
+        assert list(self.temporary.iterdir()) == []
+        assert not _in_group(self.process.pid), "a process is left"
+        for url in set(re.findall(r"http://127\.0\.0\.1:\d+", self.output.text)):
+            with pytest.raises(urllib.error.URLError):
+                urllib.request.urlopen(url, timeout=5)
+
+
+def _in_group(group: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and os.getpgid(int(entry.name)) == group:
+                found.append(int(entry.name))
+        except ProcessLookupError:
+            pass
+    return found
+
+
+@pytest.fixture
+def temporary(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def start(temporary: Path, *words: str, **environment: str) -> Demo:
+    process = subprocess.Popen(
+        [*COMMAND, "demo", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment(TMPDIR=str(temporary), PYTHONIOENCODING="utf-8") | environment,
+        cwd="/",
+        start_new_session=True,
+    )
+    output = Output()
+    assert process.stdout is not None and process.stderr is not None
+    output.follow(process.stdout)
+    output.follow(process.stderr)
+    return Demo(process, output, temporary)
+
+
+@pytest.fixture
+def staying(temporary: Path) -> Iterator[Demo]:
+    """A demo under ``--stay`` that has shown everything."""
+    demo = start(temporary, "--stay")
+    try:
+        demo.output.wait_for("be Ada")
+        demo.output.wait_for("/say")
+        yield demo
+    finally:
+        demo.process.kill()
+        demo.wait()
+
+
+def test_the_transcript(temporary: Path) -> None:
+    began = time.monotonic()
+    demo = start(temporary)
+    assert demo.wait() == 0, demo.output.text
+    took = time.monotonic() - began
+    assert re.fullmatch(TRANSCRIPT, demo.output.text + "\n"), demo.output.text
+    assert took < 10
+    demo.assert_nothing_is_left()
+
+
+def test_settings_of_the_machine_do_not_reach_it(temporary: Path) -> None:
+    demo = start(
+        temporary, TELEGRAMMER_MAX_JOBS="nonsense", TELEGRAMMER_DB="/nowhere", STATE_DIRECTORY="/nowhere"
+    )
+    assert demo.wait() == 0, demo.output.text
+
+
+def test_a_terminal_that_shows_only_ascii(temporary: Path) -> None:
+    demo = start(temporary, PYTHONIOENCODING="ascii")
+    assert demo.wait() == 0, demo.output.text
+    assert r'"Hello, gateway! \U0001f44b"' in demo.output.text
+
+
+def test_what_failed_is_said(temporary: Path) -> None:
+    """A machine on which the daemon cannot start."""
+    (temporary / "telegrammer").mkdir()
+    (temporary / "telegrammer" / "__init__.py").touch()
+    demo = start(temporary, TMPDIR="/proc")
+    assert demo.wait() == 1
+    assert demo.output.lines[-1].startswith("FAILED: "), demo.output.text
+    assert "Traceback" not in demo.output.text
+
+
+def test_a_daemon_that_dies_is_a_failure(staying: Demo) -> None:
+    (daemon,) = staying.children()
+    os.kill(daemon, signal.SIGKILL)
+    assert staying.wait() == 1
+    assert staying.output.lines[-1] == "FAILED: --stay: the daemon ended with status -9"
+    staying.assert_nothing_is_left()
+
+
+def test_curl_lines_work_and_ctrl_c_ends_it(staying: Demo) -> None:
+    """Ctrl-C reaches the whole foreground group, the daemon too."""
+    lines = [line.strip() for line in staying.output.lines if line.startswith("  curl ")]
+    assert len(lines) == 5
+    answers = [
+        subprocess.run(
+            line.replace("curl ", "curl -sS ", 1), shell=True, capture_output=True, text=True, check=True
+        ).stdout
+        for line in lines
+    ]
+    health, sent, subscribed, subscriptions, said = answers
+    assert '"status":"ok"' in health.replace(" ", "")
+    assert '"text":"Hello"' in sent
+    assert '"subscription_id":1' in subscribed.replace(" ", "")
+    assert '"chat_id":1001' in subscriptions.replace(" ", "")
+    assert '"text":"Hello, bot"' in said
+    staying.output.wait_for('^chat 1001 got "Hello"$')
+    staying.output.wait_for('^the receiver got "Hello, bot", delivery id ')
+    os.killpg(staying.process.pid, signal.SIGINT)
+    assert staying.wait() == 0
+    assert "Traceback" not in staying.output.text
+    staying.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("moment", ["1. ", "4. ", "6. "])
+def test_interrupted_on_the_way(temporary: Path, number: signal.Signals, moment: str) -> None:
+    demo = start(temporary)
+    demo.output.wait_for("^ " + re.escape(moment))
+    os.killpg(demo.process.pid, number)
+    os.kill(demo.process.pid, number)
+    assert demo.wait() == 130, demo.output.text
+    assert demo.output.lines[-1] == "Interrupted. Nothing is left behind."
+    assert "Traceback" not in demo.output.text
+    demo.assert_nothing_is_left()
+
+
+def test_nobody_reads_the_transcript(temporary: Path) -> None:
+    """``telegrammer demo | head -1`` still cleans up."""
+    demo = subprocess.run(
+        f'"{sys.executable}" -P -m telegrammer demo | head -1',
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+        env=clean_environment(TMPDIR=str(temporary)),
+    )
+    assert demo.stdout.startswith("Telegrammer's demo")
+    assert "Traceback" not in demo.stderr
+    assert list(temporary.iterdir()) == []
