@@ -1,0 +1,39 @@
+"""Where a request's head says it goes and how its body ends: only what is beyond doubt (RFC 9112)."""
+
+from __future__ import annotations
+
+import re
+
+from twisted.web.http_headers import Headers
+
+_ABSOLUTE = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
+_HOST = re.compile(rb"[-A-Za-z0-9._~!$&'()*+,;=%:\[\]]*")
+
+
+def origin_form(method: bytes, target: bytes) -> bytes | None:
+    """The target as path and query (RFC 9112, 3.2); ``*`` stays; None for what is neither."""
+    absolute = _ABSOLUTE.match(target)
+    if absolute is not None:
+        target = target[absolute.end() :]
+        target = target if target.startswith(b"/") else b"/" + target
+    return target if target.startswith(b"/") or (target, method) == (b"*", b"OPTIONS") else None
+
+
+def well_framed(headers: Headers, version: bytes) -> bool:
+    """Whether the body's end is beyond doubt (RFC 9112, 6.1); two lengths were refused by the parser."""
+    codings = headers.getRawHeaders(b"transfer-encoding")
+    if codings is None:
+        return True
+    return (
+        version == b"HTTP/1.1"
+        and [coding.lower() for coding in codings] == [b"chunked"]
+        and not headers.hasHeader(b"content-length")
+    )
+
+
+def names_host(headers: Headers, version: bytes) -> bool:
+    """One Host of a possible form; HTTP/1.0 may do without (RFC 9112, 3.2)."""
+    hosts = headers.getRawHeaders(b"host", [])
+    if not hosts:
+        return version == b"HTTP/1.0"
+    return len(hosts) == 1 and _HOST.fullmatch(hosts[0]) is not None

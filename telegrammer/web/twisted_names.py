@@ -1,0 +1,51 @@
+"""The private names of Twisted that ``web.admission`` relies on: a start is refused where one is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from twisted.internet.abstract import FileDescriptor
+from twisted.web.http import HTTPChannel
+
+from telegrammer.core.problems import StartRefused
+from twisted import __version__ as twisted_version
+
+
+def missing_names(channel: type = HTTPChannel, descriptor: type = FileDescriptor) -> Iterator[str]:
+    """The private names this module relies on that ``channel`` and ``descriptor`` do not have."""
+    methods = {
+        "__init__": ("requests", "_dataBuffer", "_handlingRequest"),
+        "connectionMade": ("_networkProducer", "setTimeout", "timeOut"),
+        "lineReceived": ("_command", "_path", "_version", "headerReceived", "allHeadersReceived"),
+        "headerReceived": ("_maybeChooseTransferDecoder", "_respondToBadRequestAndDisconnect"),
+        "allHeadersReceived": ("checkPersistence", "gotLength", "length"),
+        "allContentReceived": ("requestReceived",),
+        "requestDone": ("_dataBuffer", "loseConnection", "setLineMode"),
+        "rawDataReceived": ("_dataBuffer", "_respondToBadRequestAndDisconnect"),
+        "lineLengthExceeded": (),
+        "clearLineBuffer": ("_buffer",),
+        "pauseProducing": ("_handlingRequest",),
+        "resumeProducing": ("_handlingRequest",),
+        "_send100Continue": (),
+    }
+    for method, names in methods.items():
+        code = getattr(getattr(channel, method, None), "__code__", None)
+        if code is None:
+            yield f"{channel.__name__}.{method}"
+        else:
+            yield from (
+                f"{name} in {channel.__name__}.{method}" for name in names if name not in code.co_names
+            )
+    if not hasattr(descriptor, "bufferSize"):
+        yield f"{descriptor.__name__}.bufferSize"
+
+
+def check(channel: type = HTTPChannel, descriptor: type = FileDescriptor) -> None:
+    """
+    Look for every name.
+
+    :raises StartRefused: some are missing; the message has the version and the names.
+    """
+    missing = ", ".join(missing_names(channel, descriptor))
+    if missing:
+        raise StartRefused(f"Twisted {twisted_version} cannot be used: it lacks {missing}")
