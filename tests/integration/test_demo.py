@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from attrs import define
 
-from tests.support.daemon import COMMAND, PATIENCE, Output, clean_environment
+from tests.support.daemon import COMMAND, PATIENCE, ROOT, Output, clean_environment
 
 TRANSCRIPT = r"""Telegrammer's demo: no token, no network; all of it happens on 127\.0\.0\.1\.
  1\. a stand-in for Telegram's Bot API listens on http://127\.0\.0\.1:\d+
@@ -73,6 +73,7 @@ def _in_group(group: int) -> list[int]:
 
 @pytest.fixture
 def temporary(tmp_path: Path) -> Path:
+    """Where the demo's temporary files go."""
     return tmp_path
 
 
@@ -117,9 +118,8 @@ def test_the_transcript(temporary: Path) -> None:
 
 
 def test_settings_of_the_machine_do_not_reach_it(temporary: Path) -> None:
-    demo = start(
-        temporary, TELEGRAMMER_MAX_JOBS="nonsense", TELEGRAMMER_DB="/nowhere", STATE_DIRECTORY="/nowhere"
-    )
+    wrong = {"TELEGRAMMER_MAX_JOBS": "nonsense", "TELEGRAMMER_DB": "/nowhere", "STATE_DIRECTORY": "/nowhere"}
+    demo = start(temporary, **wrong)
     assert demo.wait() == 0, demo.output.text
 
 
@@ -129,14 +129,22 @@ def test_a_terminal_that_shows_only_ascii(temporary: Path) -> None:
     assert r'"Hello, gateway! \U0001f44b"' in demo.output.text
 
 
-def test_what_failed_is_said(temporary: Path) -> None:
-    """A machine on which the daemon cannot start."""
-    (temporary / "telegrammer").mkdir()
-    (temporary / "telegrammer" / "__init__.py").touch()
-    demo = start(temporary, TMPDIR="/proc")
+def test_what_failed_is_said(temporary: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """On a machine where the daemon cannot start, the demo says so and shows the daemon's last words."""
+    broken = tmp_path_factory.mktemp("broken")
+    (broken / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'serve' in sys.orig_argv:\n"
+        "    os.write(2, b'no luck today\\n')\n"
+        "    os._exit(3)\n"
+    )
+    demo = start(temporary, PYTHONPATH=f"{ROOT}{os.pathsep}{broken}")
     assert demo.wait() == 1
-    assert demo.output.lines[-1].startswith("FAILED: "), demo.output.text
-    assert "Traceback" not in demo.output.text
+    assert demo.output.lines[-2:] == [
+        "    daemon: no luck today",
+        "FAILED: telegrammer serve ended with status 3",
+    ], demo.output.text
+    demo.assert_nothing_is_left()
 
 
 def test_a_daemon_that_dies_is_a_failure(staying: Demo) -> None:

@@ -1,4 +1,4 @@
-"""Against somebody else's Telegram: the npm package telegram-test-api, which ignores ``timeout`` and ``offset``."""
+"""Against another's Telegram: npm's telegram-test-api, which ignores ``timeout`` and ``offset``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ server.start().then(() => {
   server.server.on('request', (request) => {
     console.log(JSON.stringify({ at: Date.now(), path: request.url }));
   });
-  const client = server.getClient(token, { chatId, userId: chatId, firstName: 'Ada', userName: 'ada', timeout: 15000 });
+  const ada = { chatId, userId: chatId, firstName: 'Ada', userName: 'ada', timeout: 15000 };
+  const client = server.getClient(token, ada);
   const commands = {
     say: (text) => client.sendMessage(client.makeMessage(text)),
     read: () => client.getUpdates(),
