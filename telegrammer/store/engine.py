@@ -170,15 +170,15 @@ def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[sqlite3
         cursor.execute(begin)
         yield cursor
         cursor.execute("COMMIT")
+        cursor.close()
     except BaseException as error:
+        cursor.close()
         undo(connection)
         known = translate(error)
         if known is not None:
             mark(connection, known)
             raise known from None
         raise
-    finally:
-        cursor.close()
 
 
 def immediate(connection: sqlite3.Connection) -> AbstractContextManager[sqlite3.Cursor]:

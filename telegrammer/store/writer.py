@@ -26,7 +26,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from telegrammer.core.problems import StorageUnavailable, StoreBusy, StoreClosed
+from telegrammer.core.problems import StorageUnavailable, StoreBusy, StoreClosed, StoreFailing
 from telegrammer.store.engine import Handle, mark, problem, translate, undo
 
 log = Logger()
@@ -123,8 +123,12 @@ def perform(connection: Handle, group: Sequence[Operation], wait: float, begun: 
         cause = error.__cause__ if isinstance(error, _GroupLost) else error
         trouble = translate(cause)
         if trouble is None:
-            # An operation ended the transaction it was lent, or left it in a state that cannot be committed.
-            raise
+            # Not SQLite: an operation ended the transaction it was lent.
+            log.error(
+                "a transaction was lost to a fault in one of its operations: {kind}",
+                kind=type(cause).__name__,
+            )
+            trouble = problem(StoreFailing)
         mark(connection, trouble)
         return Lost(type(trouble))
     finally:
