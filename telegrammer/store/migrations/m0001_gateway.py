@@ -81,8 +81,9 @@ STATEMENTS: tuple[str, ...] = (
         UNIQUE(subscription_id, epoch, update_id))
     """,
     "CREATE INDEX deliveries_in_flight ON deliveries(id) WHERE state = 'IN_FLIGHT'",
-    "CREATE INDEX deliveries_dead ON deliveries(died_at, id) WHERE state = 'DEAD'",
-    "CREATE INDEX deliveries_dead_key ON deliveries(key_id, died_at, id) WHERE state = 'DEAD'",
+    # state stands in the indexes of the dead as well, or counting them would look into every row.
+    "CREATE INDEX deliveries_dead ON deliveries(died_at, id, state) WHERE state = 'DEAD'",
+    "CREATE INDEX deliveries_dead_key ON deliveries(key_id, died_at, id, state) WHERE state = 'DEAD'",
     # Every road on which a job leaves, cascades included, lowers refs here.
     """
     CREATE TRIGGER deliveries_free_payload AFTER DELETE ON deliveries BEGIN
@@ -90,9 +91,9 @@ STATEMENTS: tuple[str, ...] = (
         DELETE FROM payloads WHERE id = OLD.payload_id AND refs <= 0;
     END
     """,
-    # head_id: the job in flight, else the oldest that is not dead; NULL: none.
-    # next_due: when the head may go; NULL while it is in flight, when there is none, and while the
-    #   POST of a job that was removed under way has not come back.
+    # head_id: the oldest job that is not dead; NULL: none.
+    # next_due: when the head may go; NULL while a job of the lane is in flight, when there is none, and
+    #   while the POST of a job that was removed under way has not come back.
     # waits_since: when the wait for next_due began, so that a clock set back between two runs is seen.
     """
     CREATE TABLE lanes(
