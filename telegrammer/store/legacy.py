@@ -15,7 +15,7 @@ from telegrammer.store import keys
 # As bytes, whatever type was declared, so that nothing is lost in a decoding that fails.
 ROWS = """
     SELECT rowid, typeof(name), CAST(name AS BLOB), typeof(key), CAST(key AS BLOB),
-        CAST(created_at AS TEXT)
+        CAST(created_at AS BLOB)
     FROM api_keys ORDER BY rowid
 """
 # A table declared WITHOUT ROWID has none to show.
@@ -106,13 +106,13 @@ def _shown(rowid: int, raw_name: bytes | None) -> str:
     return f"'{text[:SHOWN_AT_MOST]}…'" if len(text) > SHOWN_AT_MOST else f"'{text}'"
 
 
-def _seconds(created_at: str | None, now: float) -> int:
+def _seconds(created_at: bytes | None, now: float) -> int:
     """
     Unix seconds from what the old column holds: seconds, milliseconds, or a date (UTC unless it says else).
 
     A time that cannot be read becomes ``now``: it is only shown, and no reason to refuse a working key.
     """
-    text = (created_at or "").strip()
+    text = (created_at or b"").decode("utf-8", "replace").strip()
     try:
         number = float(text)
         seconds = number / 1000 if number >= MILLISECONDS else number

@@ -1,0 +1,102 @@
+"""Files are private, and belong to whom their directory belongs to (contract 1.1)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from telegrammer.core.problems import StartRefused
+from telegrammer.store.files import create_private, give_to_owner, make_private, make_state_directory
+
+
+class FileTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.directory = Path(self.mktemp())
+        self.directory.mkdir()
+
+    def as_root_in_anothers_directory(self) -> list[tuple[str, int, int]]:
+        """What is given away, were we root and the directory user 1234's."""
+        given: list[tuple[str, int, int]] = []
+        real = Path.stat
+
+        def stat(path: Path, **options: bool) -> os.stat_result:
+            found = list(real(path, **options))
+            found[4:6] = [1234, 5678]
+            return os.stat_result(found)
+
+        self.patch(Path, "stat", stat)
+        self.patch(os, "geteuid", lambda: 0)
+        self.patch(
+            os,
+            "chown",
+            lambda path, user, group, follow_symlinks: given.append((Path(path).name, user, group)),
+        )
+        return given
+
+    def test_missing_directories_are_made_for_us_alone(self) -> None:
+        make_state_directory(self.directory / "a" / "b" / "c.db")
+        for name in ("a", "a/b"):
+            self.assertEqual((self.directory / name).stat().st_mode & 0o777, 0o700)
+
+    def test_one_that_is_there_stays_as_it_is(self) -> None:
+        self.directory.chmod(0o755)
+        make_state_directory(self.directory / "c.db")
+        self.assertEqual(self.directory.stat().st_mode & 0o777, 0o755)
+
+    def test_one_that_cannot_be_made(self) -> None:
+        (self.directory / "file").touch()
+        for path in ("file/c.db", "file/x/c.db"):
+            with self.assertRaises(StartRefused) as caught:
+                make_state_directory(self.directory / path)
+            self.assertIn("cannot be made", str(caught.exception))
+
+    def test_private_whatever_the_umask(self) -> None:
+        old = os.umask(0)
+        self.addCleanup(os.umask, old)
+        os.close(create_private(self.directory / "f"))
+        self.assertEqual((self.directory / "f").stat().st_mode & 0o777, 0o600)
+        os.umask(0o777)
+        os.close(create_private(self.directory / "g"))
+        self.assertEqual((self.directory / "g").stat().st_mode & 0o777, 0o600)
+
+    def test_what_is_there_is_not_taken_over(self) -> None:
+        (self.directory / "link").symlink_to(self.directory / "nowhere")
+        self.assertRaises(FileExistsError, create_private, self.directory / "link")
+
+    def test_a_file_that_cannot_be_given_away_is_not_left(self) -> None:
+        self.as_root_in_anothers_directory()
+
+        def chown(*_: object, **__: object) -> None:
+            raise PermissionError(1, "Operation not permitted")
+
+        self.patch(os, "chown", chown)
+        self.assertRaises(PermissionError, create_private, self.directory / "f")
+        self.assertEqual(os.listdir(self.directory), [])
+
+    def test_rights_of_others_are_taken(self) -> None:
+        path = self.directory / "f"
+        path.touch()
+        path.chmod(0o644)
+        make_private(path)
+        self.assertEqual(path.stat().st_mode & 0o777, 0o600)
+        make_private(path)
+        self.assertEqual(path.stat().st_mode & 0o777, 0o600)
+
+    def test_root_gives_files_to_the_owner_of_the_directory(self) -> None:
+        given = self.as_root_in_anothers_directory()
+        os.close(create_private(self.directory / "f"))
+        self.assertEqual(given, [("f", 1234, 5678)])
+
+    def test_nobody_else_gives_anything(self) -> None:
+        given = self.as_root_in_anothers_directory()
+        self.patch(os, "geteuid", lambda: 1000)
+        give_to_owner(self.directory / "f")
+        self.assertEqual(given, [])
+
+    def test_in_roots_own_directory_neither(self) -> None:
+        given = self.as_root_in_anothers_directory()
+        self.patch(Path, "stat", lambda path: os.stat_result([0o700, 1, 1, 1, 0, 0, 0, 0, 0, 0]))
+        give_to_owner(self.directory / "f")
+        self.assertEqual(given, [])
