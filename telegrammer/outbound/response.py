@@ -19,6 +19,10 @@ from telegrammer.core.delivery import Answered, Unanswered
 
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _STATUS_LINE = re.compile(rb"HTTP/[0-9]\.[0-9] ([0-9]{3})(?: [^\r\n]*)?\r?\n")
+_STATUS_LINE_BEGUN = re.compile(
+    rb"(?:H|HT|HTT|HTTP|HTTP/|HTTP/[0-9]|HTTP/[0-9]\.|HTTP/[0-9]\.[0-9]|HTTP/[0-9]\.[0-9] [0-9]{0,3})?\Z"
+    rb"|HTTP/[0-9]\.[0-9] [0-9]{3}[ \r]"
+)
 _RETRY_AFTER = re.compile(rb"^retry-after:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
 _KEEP_ALIVE_TIMEOUT = re.compile(rb"(?:^|[ \t,])timeout=\"?([0-9]{1,5})\"?(?:[ \t,]|$)", re.IGNORECASE)
 
@@ -147,8 +151,7 @@ class ResponseReader:
             del self._head[:start]
             line = _STATUS_LINE.match(self._head)
             if line is None:
-                unfinished = b"\n" not in self._head and b"HTTP/".startswith(self._head[:5])
-                if not unfinished:
+                if b"\n" in self._head or _STATUS_LINE_BEGUN.match(self._head) is None:
                     self._break(MALFORMED)
                 return
             blank = _BLANK_LINE.search(self._head, max(self._scanned - start - 3, 0))

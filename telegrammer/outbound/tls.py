@@ -32,8 +32,12 @@ log = Logger()
 
 NOT_TRUSTED = "certificate not trusted"
 OTHER_HOST = "certificate is for another host"
-_WHY = {9: "certificate not valid yet", 10: "certificate expired", 23: "certificate revoked"}
-"""By verify result, X509_V_ERR_* (openssl-verification-options(1)); the rest is NOT_TRUSTED."""
+_WHY = {
+    SSL.X509VerificationCodes.ERR_CERT_NOT_YET_VALID: "certificate not valid yet",
+    SSL.X509VerificationCodes.ERR_CERT_HAS_EXPIRED: "certificate expired",
+    SSL.X509VerificationCodes.ERR_CERT_REVOKED: "certificate revoked",
+}
+"""By verify result; the others are NOT_TRUSTED."""
 
 
 class CertificateRefused(Exception):

@@ -6,15 +6,16 @@ import datetime
 import ipaddress
 from pathlib import Path
 
-from attrs import Factory, define, field
+from attrs import Factory, define, field, frozen
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from OpenSSL import SSL
-from OpenSSL.crypto import X509, PKey
-from twisted.internet.ssl import CertificateOptions
+from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
+from twisted.protocols.tls import TLSMemoryBIOProtocol
+from zope.interface import implementer
 
 DAY = datetime.timedelta(days=1)
 
@@ -25,6 +26,17 @@ def _name(text: str) -> x509.Name:
 
 def _key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
+
+
+@implementer(IOpenSSLServerConnectionCreator)
+@frozen(eq=False)
+class Server:
+    """For a ``TLSMemoryBIOFactory``."""
+
+    context: SSL.Context
+
+    def serverConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
+        return SSL.Connection(self.context, None)
 
 
 @define(eq=False)
@@ -51,7 +63,7 @@ class Authority:
         path.write_bytes(self.pem)
         return path
 
-    def server(self, *names: str, first_day: int = -1, last_day: int = 1) -> CertificateOptions:
+    def server(self, *names: str, first_day: int = -1, last_day: int = 1) -> Server:
         """
         What a TLS server for ``names`` (host names, addresses) needs; valid from and until so many days
         from now.
@@ -64,15 +76,10 @@ class Authority:
         if names:
             alternatives = x509.SubjectAlternativeName([_general(name) for name in names])
             builder = builder.add_extension(alternatives, critical=False)
-        certificate = builder.sign(self.key, hashes.SHA256())
-        return CertificateOptions(
-            privateKey=PKey.from_cryptography_key(key), certificate=X509.from_cryptography(certificate)
-        )
-
-    def server_context(self, *names: str, first_day: int = -1, last_day: int = 1) -> SSL.Context:
-        """The same as a context of OpenSSL."""
-        context: SSL.Context = self.server(*names, first_day=first_day, last_day=last_day).getContext()
-        return context
+        context = SSL.Context(SSL.TLS_SERVER_METHOD)
+        context.use_certificate(builder.sign(self.key, hashes.SHA256()))
+        context.use_privatekey(key)
+        return Server(context)
 
 
 def _general(name: str) -> x509.GeneralName:
