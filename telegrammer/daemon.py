@@ -48,7 +48,7 @@ class Daemon(Service):
 
     def startService(self) -> None:
         for warning in self.warnings:
-            log.warn("{warning}", warning=warning)
+            log.warn("{line}", line=warning)
         try:
             root = self.build()
             root.startService()

@@ -102,7 +102,9 @@ def look(path: Path) -> Iterator[sqlite3.Connection]:
             with closing(_open(copy, "mode=rw")) as connection:
                 yield connection
     else:
-        with closing(_open(path, "mode=ro" if shm.exists() else "mode=ro&immutable=1")) as connection:
+        # readonly_shm: else the index of a crashed process is built anew, and a missing -wal made.
+        beside = wal.exists() and shm.exists()
+        with closing(_open(path, f"mode=ro&{'readonly_shm' if beside else 'immutable'}=1")) as connection:
             yield connection
 
 
