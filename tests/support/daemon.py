@@ -126,6 +126,8 @@ class Daemon:
     program: Sequence[str] = (*COMMAND, "serve")
     """What runs the daemon; the options follow."""
     token: str = field(default=TOKEN, repr=False)
+    directory: Path | None = None
+    """Where it runs; its state directory unless said otherwise."""
     may_show_tracebacks: bool = False
     url: str = field(default="", init=False)
     output: Output = field(factory=Output, init=False)
@@ -157,7 +159,7 @@ class Daemon:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=clean_environment(TELEGRAMMER_TOKEN=self.token) | dict(self.environment),
-            cwd=self.state,
+            cwd=self.directory or self.state,
         )
         for pipe in (self._process.stdout, self._process.stderr):
             assert pipe is not None
@@ -235,7 +237,7 @@ class Daemon:
             timeout=seconds,
             check=False,
             env=clean_environment() | dict(self.environment),
-            cwd=self.state,
+            cwd=self.directory or self.state,
         )
 
     def add_key(self, name: str = "test") -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from attrs import define
 
 from tests.support.bot_api import BotApi
-from tests.support.daemon import Daemon
+from tests.support.daemon import PATIENCE, Daemon
 from tests.support.receiver import Callback, CallbackReceiver
 
 CHAT = 1001
@@ -77,3 +78,12 @@ def in_order(arrived: Sequence[Callback], expected: Sequence[bytes]) -> list[str
             first[callback.delivery_id] = callback.body
     assert list(first.values()) == list(expected), "lost, reordered, or made up"
     return repeated
+
+
+def eventually(look: Callable[[], bool], seconds: float = PATIENCE) -> float:
+    """Ask again until it holds, where nothing announces it; how long that took."""
+    began = time.monotonic()
+    while not look():
+        assert time.monotonic() - began < seconds, "it did not come to pass"
+        time.sleep(0.02)
+    return time.monotonic() - began
