@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 import telegrammer
-from tests.integration.test_lifecycle import eventually
 from tests.support.bot_api import Call, failure, hang_up, success
-from tests.support.gateway import CHAT, Gateway, gateway, in_order
+from tests.support.gateway import CHAT, Gateway, eventually, gateway, in_order
 from tests.support.http_server import response
 from tests.support.receiver import Callback, CallbackReceiver
 
@@ -40,8 +39,8 @@ def chat(shared: Gateway) -> int:
 
 HARD = (
     b'{ "message_id":9007199254740993 , "date": 1.0, "edit_date":1e3,"x":-0, "chat":{"type":"private",'
-    b'"id":%d,"first_name":"\\u0041da \\ud83d\\ude00"},"text":"a\\/b \\ud800 \\u0000 \xc3\xa9 \xf0\x9f\x98\x80"'
-    b',"from":{"id":-9223372036854775808},"deep":[[[{"":[]}]]],"same":1,"same":2,"big":1e400 }'
+    b'"id":%d,"first_name":"\\u0041da \\ud83d\\ude00"},"text":"a\\/b \\ud800 \\u0000 \xc3\xa9 '
+    b'\xf0\x9f\x98\x80","from":{"id":-9223372036854775808},"deep":[[[{"":[]}]]],"same":1,"same":2,"big":1e400 }'
 )
 
 
@@ -197,10 +196,9 @@ def test_a_group_that_becomes_a_supergroup(running: Gateway) -> None:
     old, new = -4518810793, -1002471352452
     subscription = running.subscribe(chat_id=old)
     running.api.message(old, "still here")
-    running.api.push(b'"message":{"chat":{"id":%d,"type":"group"},"migrate_to_chat_id":%d}' % (old, new))
-    running.api.push(
-        b'"message":{"chat":{"id":%d,"type":"supergroup"},"migrate_from_chat_id":%d}' % (new, old)
-    )
+    service = b'"message":{"chat":{"id":%d,"type":"supergroup"},"%b":%d}'
+    running.api.push(service % (old, b"migrate_to_chat_id", new))
+    running.api.push(service % (new, b"migrate_from_chat_id", old))
     running.api.message(new, "moved")
     callbacks = running.receiver.wait_for(4)
     assert {callback.delivery_id.split("-")[1] for callback in callbacks} == {str(subscription)}
@@ -247,11 +245,9 @@ def last_send(three: Gateway) -> Call:
 
 
 def test_sent_and_answered_byte_for_byte(shared: Gateway) -> None:
-    envelope = (
-        b'{ "ok" : true,"result":{"message_id":9007199254740993,"x":1.0,"t":"\\ud83d\\ude00 \xc3\xa9"} }'
-    )
+    envelope = b'{ "ok" : true,"result":{"message_id":9007199254740993,"x":1.0,"t":"\\ud83d \xc3\xa9"} }'
     shared.api.script("sendMessage", response(200, envelope, "Content-Type: application/json"))
-    text = " a <b@c.d> _x *y [z \u0000\r\n" + "😀" * 4076
+    text = " a <b@c.d> _x *y [z \u0000\r\n".ljust(4096, "😀")
     reply = shared.daemon.request("POST", "/send", {"chat_id": -9223372036854775808, "text": text})
     assert (reply.status, reply.body) == (200, envelope)
     assert reply.headers["content-type"].startswith("application/json")
