@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from attrs import define, field, frozen
 from OpenSSL import SSL
@@ -73,7 +73,9 @@ class CallbackConnection(Protocol):
         self._made: Callable[[], None] | None = made
         self._answer: Deferred[Answered | Unanswered] | None = None
         self._secure = peer.scheme != "https"
-        self._writing = False
+        self._telling = False
+        """The transport tells us when the request has left."""
+        self._unsent = False
 
     def exchange(self, request: bytes) -> Deferred[Answered | Unanswered]:
         """
@@ -85,25 +87,28 @@ class CallbackConnection(Protocol):
         answer = self._answer = Deferred(self._cut_off)
         self._reader.begin()
         if len(request) > WRITE_BUFFER:
+            self._telling = True
             self._tcp.registerProducer(self, True)
         self._tcp.write(request)
         return answer
 
     def leave(self) -> None:
         """Close it as the protocols have it."""
-        self._unregister()
+        self._stop_telling()
         self._tcp.loseConnection()
 
     def abort(self) -> None:
         """Close it now."""
-        self._unregister()
+        self._stop_telling()
         self._tcp.abortConnection()
 
     def is_quiet(self) -> bool:
-        """Nothing has come that we have not read yet, the end of the stream included."""
-        transport = self.transport
+        """Nothing has come that was not read yet, the end of the stream included."""
+        transport: Any = self.transport
         if isinstance(transport, TLSMemoryBIOProtocol):
             transport = transport.transport
+        if transport.disconnecting:
+            return False
         handle = transport.getHandle() if ISystemHandle.providedBy(transport) else None
         if not isinstance(handle, socket.socket):
             return True
@@ -125,14 +130,16 @@ class CallbackConnection(Protocol):
         if self._reader.answer is not None:
             answer.callback(self._reader.answer)
 
-    def _unregister(self) -> None:
-        if self._writing:
-            self._writing = False
+    def _stop_telling(self) -> None:
+        if self._telling:
+            self._telling = False
             self._tcp.unregisterProducer()
 
     # -- called by the transport -----------------------------------------------------------------------
 
     def connectionMade(self) -> None:
+        # Nagle would hold back the last piece of a larger request for the peer's delayed ACK.
+        self._tcp.setTcpNoDelay(True)
         self._pool.opened(self)
         made, self._made = self._made, None
         if made is not None:
@@ -154,9 +161,10 @@ class CallbackConnection(Protocol):
         self._answer = None
         if stage is Stage.BROKEN:
             self.abort()
-        elif not self._reader.keep_alive or self._writing:
+        elif not self._reader.keep_alive or self._unsent:
             self._pool.leaving(self)
         else:
+            self._stop_telling()
             self._pool.keep(self, self._reader.keep_alive_seconds)
         answer.callback(self._reader.result)
 
@@ -179,13 +187,13 @@ class CallbackConnection(Protocol):
     # answered before it took the whole request must not get another.
 
     def pauseProducing(self) -> None:
-        self._writing = True
+        self._unsent = True
 
     def resumeProducing(self) -> None:
-        self._unregister()
+        self._unsent = False
 
     def stopProducing(self) -> None:
-        self._writing = False
+        self._telling = False
 
 
 @define(eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import subprocess
 import sys
 import textwrap
@@ -23,11 +24,13 @@ from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.internet.task import deferLater
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
+from twisted.web.client import Agent, ResponseNeverReceived
+from twisted.web.http_headers import Headers
 
 from telegrammer.core.delivery import Answered, AttemptResult, Claimed, Unanswered
 from telegrammer.outbound.callbacks import CallbackClient, CallbackLimits
-from telegrammer.outbound.resolver import ThreadedResolver
-from telegrammer.outbound.tls import policy_for_https
+from telegrammer.outbound.resolver import ThreadedResolver, reactor_with_resolver
+from telegrammer.outbound.tls import CertificateRefused, policy_for_https
 from tests.integration.conftest import bounded
 from tests.support.certificates import Authority, Server
 
@@ -251,8 +254,10 @@ async def test_the_peer_closes_or_resets(bench: Bench) -> None:
     assert receiver.connections == 2
 
 
+@pytest.mark.report("windkh/node-red-contrib-telegrambot#442")
+@pytest.mark.parametrize("end", ["closed", "reset", "surplus"])
 @bounded(20)
-async def test_an_idle_connection_that_ended_unnoticed_is_not_used(bench: Bench) -> None:
+async def test_an_idle_connection_that_ended_unnoticed_is_not_used(bench: Bench, end: str) -> None:
     """The end of the stream lies in the socket; the reactor has had no turn to read it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = bench.client()
@@ -264,6 +269,10 @@ async def test_an_idle_connection_that_ended_unnoticed_is_not_used(bench: Bench)
             peer.recv(65536)
             peer.sendall(OK)
             assert await posting == Answered(200)
+            if end == "reset":
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            elif end == "surplus":
+                peer.sendall(OK)
             peer.close()
 
 
@@ -391,8 +400,33 @@ async def test_tls(bench: Bench) -> None:
 async def test_tls_with_a_large_body(bench: Bench) -> None:
     receiver = bench.receiver(answering(OK), bench.authority.server("127.0.0.1"))
     body = os.urandom(1_000_000)
-    assert await bench.client().post(job(f"https://127.0.0.1:{receiver.port}/", body)) == Answered(200)
-    assert receiver.requests[0].endswith(body)
+    client = bench.client()
+    for size in (1_000_000, 65_500, 2):
+        assert await client.post(job(f"https://127.0.0.1:{receiver.port}/", body[:size])) == Answered(200)
+        assert receiver.requests[-1].endswith(b"\r\n\r\n" + body[:size])
+    assert receiver.connections == 1
+
+
+@bounded(20)
+async def test_an_agent_with_the_same_names_and_trust(bench: Bench) -> None:
+    def here(*_: Any) -> Any:
+        return [(None, None, 0, "", ("127.0.0.1", 0))]
+
+    receiver = bench.receiver(answering(OK), bench.authority.server("api.example"))
+    resolver = ThreadedResolver(bench.reactor, bench.reactor, getaddrinfo=here)
+    bench.resolvers.append(resolver)
+    agent = Agent(
+        reactor_with_resolver(bench.reactor, bench.reactor, resolver), policy_for_https(bench.ca_file)
+    )
+    receiver.respond = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    headers = Headers({b"Content-Length": [b"0"]})
+    response = await agent.request(b"POST", b"https://api.example:%d/" % receiver.port, headers)
+    assert response.code == 200
+    with pytest.raises(ResponseNeverReceived) as refused:
+        await agent.request(b"POST", b"https://other.example:%d/" % receiver.port, headers)
+    [reason] = refused.value.reasons
+    assert reason.check(CertificateRefused)
+    await receiver.all_closed()
 
 
 @bounded(20)

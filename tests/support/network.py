@@ -23,10 +23,14 @@ class Wire(StringTransport):
         super().__init__()
         self.protocol: IProtocol | None = None
         self.aborted = False
+        self.no_delay = False
 
     def abortConnection(self) -> None:
         self.aborted = True
         self.disconnecting = True
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        self.no_delay = enabled
 
     @property
     def sent(self) -> bytes:

@@ -12,6 +12,7 @@ from telegrammer.core.delivery import Answered, AttemptResult, Claimed, Unanswer
 from telegrammer.outbound.callbacks import CallbackClient, CallbackLimits
 from telegrammer.outbound.connections import LINGER, Peer
 from telegrammer.outbound.resolver import LookupFailed
+from telegrammer.ports import Callbacks
 from tests.support.network import Names, Network, Wire
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -61,6 +62,14 @@ class Requests(ClientTestCase):
         self.assertNoResult(result)
         wire.receive(OK)
         self.assertEqual(self.successResultOf(result), Answered(200))
+
+    def test_the_port(self) -> None:
+        callbacks: Callbacks = self.client
+        self.assertIsNotNone(callbacks)
+
+    def test_nothing_is_held_back(self) -> None:
+        _, wire = self.connected()
+        self.assertTrue(wire.no_delay)
 
     def test_where_it_goes(self) -> None:
         for url, host, port, header, target in (
@@ -364,9 +373,19 @@ class Reuse(ClientTestCase):
         assert wire.producer is not None
         wire.producer.pauseProducing()
         wire.producer.resumeProducing()
-        self.assertIsNone(wire.producer)
         self.done(result, wire)
         self.assertFalse(wire.disconnecting)
+        self.assertIsNone(wire.producer)
+        self.done(self.post(body=b"x" * 100_000), wire)
+        self.assertEqual(len(self.network.attempts), 1)
+
+    def test_not_while_the_transport_is_closing(self) -> None:
+        """So it is for a turn when a TLS peer has taken leave."""
+        result, wire = self.connected()
+        self.done(result, wire)
+        wire.disconnecting = True
+        self.post()
+        self.assertEqual(len(self.network.attempts), 2)
 
     def test_a_transport_that_closes_under_a_large_request(self) -> None:
         result, wire = self.connected(body=b"x" * 100_000)

@@ -4,6 +4,7 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectBindError, ConnectError, NoRouteError, TimeoutError
+from twisted.internet.interfaces import IConnector
 from twisted.internet.protocol import ClientFactory, Protocol
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -30,6 +31,15 @@ class Connected(Protocol):
 
     def connectionMade(self) -> None:
         self.made()
+
+
+class Instant(Network):
+    """Refuses while it is being asked."""
+
+    def connectTCP(self, *args: Any, **kwargs: Any) -> IConnector:
+        connector = super().connectTCP(*args, **kwargs)
+        self.attempts[-1].refuse()
+        return connector
 
 
 def as_it_is(factory: ClientFactory[Any]) -> ClientFactory[Any]:
@@ -111,6 +121,12 @@ class RaceTests(SynchronousTestCase):
             for number, error in enumerate(errors):
                 self.network.attempts[number].refuse(error)
             self.assertEqual(self.why(result), why)
+
+    def test_an_attempt_that_fails_within_the_call(self) -> None:
+        network = Instant()
+        result = Race(network, self.clock, Connected, as_it_is, 3.0).start([address(V6), address(V4)])
+        self.assertEqual(self.why(result), REFUSED)
+        self.assertEqual(network.hosts, [V6, V4])
 
     def test_no_addresses(self) -> None:
         self.assertEqual(self.why(self.race()), CONNECT_FAILED)
