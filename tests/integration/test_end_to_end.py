@@ -40,7 +40,8 @@ def chat(shared: Gateway) -> int:
 HARD = (
     b'{ "message_id":9007199254740993 , "date": 1.0, "edit_date":1e3,"x":-0, "chat":{"type":"private",'
     b'"id":%d,"first_name":"\\u0041da \\ud83d\\ude00"},"text":"a\\/b \\ud800 \\u0000 \xc3\xa9 '
-    b'\xf0\x9f\x98\x80","from":{"id":-9223372036854775808},"deep":[[[{"":[]}]]],"same":1,"same":2,"big":1e400 }'
+    b'\xf0\x9f\x98\x80","from":{"id":-9223372036854775808},"deep":[[[{"":[]}]]],"same":1,"same":2,'
+    b'"big":1e400 }'
 )
 
 
