@@ -3,11 +3,12 @@ Telegrammer: one Telegram bot for many programs.
 
 The map of the house; you may look down, never up, and never into the neighbour's room::
 
-    tap.py  cli.py  demo/            doors to the street
+    cli/  tap.py  demo/              doors to the street
+    daemon.py                        one life of the daemon, whichever door it was started by
     app.py                           the one who knows everybody
     web/  ingest/  delivery/         rooms, one for each thing the product does
     store/  outbound/                plumbing: threads and sockets
-    service.py  config.py  logs.py  metrics.py     tools: timers, settings, log lines, counters
+    service.py  config/  logs.py     tools: timers, settings, log lines
     ports.py                         the sockets in the wall
     core/                            the ground: rules, no I/O
 

@@ -115,19 +115,14 @@ class OrderedServices(MultiService):
     child cannot start, those before it are stopped again: the threads of a started pool would keep a
     failed twistd from exiting.
 
-    ``budget``: seconds for the whole stop (none without a clock); ``last_resort`` is called when it is over.
+    ``budget``: seconds for the whole stop (no end without a clock).
     """
 
-    def __init__(
-        self,
-        clock: IReactorTime | None = None,
-        budget: float | None = None,
-        last_resort: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, clock: IReactorTime | None = None, budget: float | None = None) -> None:
         super().__init__()
         self.clock = clock
         self.budget = budget
-        self.last_resort = last_resort
+        self._stopping: str | None = None
 
     def startService(self) -> None:
         Service.startService(self)
@@ -151,10 +146,9 @@ class OrderedServices(MultiService):
     def stopService(self) -> Deferred[None]:
         """
         Stop the children one by one.  Fires when all have stopped, at the latest when the budget is over:
-        then the line in the log names the child that was left, and ``last_resort`` is called.
+        then a line in the log names the child that was left.
         """
         Service.stopService(self)
-        self._stopping: str | None = None
         gone: Deferred[None] = Deferred()
         budget = None
 
@@ -164,7 +158,6 @@ class OrderedServices(MultiService):
                 seconds=self.budget,
                 name=self._stopping,
             )
-            self.last_resort()
             gone.callback(None)
 
         def stopped(result: object) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+from typing import cast
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
+from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.service import OrderedServices, Repeating, SystemdNotifier, Wakeup
@@ -167,12 +169,7 @@ class OrderedServicesTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.journal: list[str] = []
         self.clock = Clock()
-        self.abandoned = 0
-
-        def last_resort() -> None:
-            self.abandoned += 1
-
-        self.root = OrderedServices(self.clock, 50, last_resort)
+        self.root = OrderedServices(self.clock, 50)
 
     def add(self, name: str, refuses: BaseException | None = None) -> Child:
         child = Child(name, self.journal, refuses)
@@ -189,7 +186,7 @@ class OrderedServicesTests(SynchronousTestCase):
         self.assertNoResult(done)
         database.stopped.callback(None)
         self.successResultOf(done)
-        self.assertEqual((self.abandoned, self.clock.getDelayedCalls()), (0, []))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_a_failing_stop_does_not_keep_the_others_up(self) -> None:
         database, workers = self.add("database"), self.add("workers")
@@ -232,9 +229,16 @@ class OrderedServicesTests(SynchronousTestCase):
         done = self.root.stopService()
         self.clock.advance(49)
         self.assertNoResult(done)
+        said: list[str] = []
+
+        def observe(event: LogEvent) -> None:
+            said.append(formatEvent(event))
+
+        globalLogPublisher.addObserver(cast(ILogObserver, observe))
+        self.addCleanup(globalLogPublisher.removeObserver, cast(ILogObserver, observe))
         self.clock.advance(1)
         self.successResultOf(done)
-        self.assertEqual(self.abandoned, 1)
+        self.assertEqual(said, ["the shutdown budget of 50 s is over; left unfinished: stuck"])
         stuck.stopped.callback(None)
 
     def test_nothing_is_started_with_privileges(self) -> None:

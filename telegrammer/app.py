@@ -1,0 +1,202 @@
+"""
+The composition root: builds every object and says in which order they start.  They stop in reverse.
+
+The order, and why (contract 1.3): the lock before the database, which recognises, migrates and recovers it;
+the sockets outwards before those who use them, so that they are closed after; deliveries and the poller
+before the door, so that an answered request finds everything at work; systemd last, when all is true.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import Any
+
+from attrs import define, field
+from twisted.application.service import IService, Service
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from telegrammer import __version__
+from telegrammer.config import Settings
+from telegrammer.core.subscriptions import SubscriptionLimits
+from telegrammer.core.telegram import Identity
+from telegrammer.delivery.dispatcher import Dispatcher
+from telegrammer.delivery.housekeeping import Housekeeping
+from telegrammer.ingest.bot_api import BotApi
+from telegrammer.ingest.ingestor import Ingestor
+from telegrammer.ingest.poller import Poller, PollerService
+from telegrammer.outbound.callbacks import CallbackClient
+from telegrammer.outbound.exchange import api_exchange
+from telegrammer.outbound.resolver import ThreadedResolver, reactor_with_resolver
+from telegrammer.outbound.tls import policy_for_https
+from telegrammer.ports import Now
+from telegrammer.service import OrderedServices, Repeating, SystemdNotifier, Wakeup
+from telegrammer.store.database import Database
+from telegrammer.store.deliveries import SqlDeliveries
+from telegrammer.store.ingestion import SqlIngestion
+from telegrammer.store.keys import SqlKeys
+from telegrammer.store.lock import ProcessLock
+from telegrammer.store.opening import open_state
+from telegrammer.store.subscriptions import SqlSubscriptions
+from telegrammer.store.turns import QueueRules
+from telegrammer.store.usernames import SqlUsernames
+from telegrammer.web.api import Api
+from telegrammer.web.health import Health
+from telegrammer.web.limits import RequestLimits
+from telegrammer.web.listening import Listening, tcp_endpoint
+from telegrammer.web.site import GatewaySite
+
+log = Logger()
+
+
+def build(settings: Settings, reactor: Any) -> OrderedServices:
+    """
+    The daemon, not started.  Nothing is opened, locked or scheduled yet.
+
+    :raises StartRefused: ``--ca-file`` is of no use.
+    """
+    # callLater waits by this clock; Twisted's own is the wall clock, and a clock that is set would stop
+    # or storm every timer (contract 9).
+    reactor.seconds = time.monotonic
+    now: Now = time.time
+    jitter = random.random
+
+    lock = ProcessLock(settings.db)
+    state = _State(settings, now)
+    database = Database(settings.db, reactor, settings.durability, state.open)
+
+    tls = policy_for_https(settings.ca_file)
+    callback_names = ThreadedResolver(reactor, reactor)
+    callbacks = CallbackClient(reactor, reactor, callback_names, tls, f"telegrammer/{__version__}")
+    api_names = ThreadedResolver(reactor, reactor, threads=8)
+    api_reactor = reactor_with_resolver(reactor, reactor, api_names)
+    polling = api_exchange(api_reactor, tls, keep_alive=False)
+    sending = api_exchange(api_reactor, tls, keep_alive=True)
+    telegram = BotApi(settings.token, settings.api_url, polling, sending)
+    sockets = _Sockets(callbacks, (polling, sending), (callback_names, api_names))
+
+    deliveries = SqlDeliveries(
+        database,
+        now,
+        QueueRules(settings.retry_schedule.attempts, settings.max_jobs, settings.max_dead_per_key),
+        settings.dead_retention,
+    )
+    dispatcher = Dispatcher(
+        deliveries,
+        callbacks,
+        reactor,
+        now,
+        jitter,
+        settings.retry_schedule,
+        settings.delivery_workers,
+        # The poller, built below, may be waiting for room.
+        on_left=lambda: poller.notify_room(),
+    )
+    housekeeping = Housekeeping(deliveries, dispatcher.take_evicted, on_left=lambda: poller.notify_room())
+    rounds = Repeating(housekeeping.round, reactor, Wakeup(reactor))
+
+    ingestion = SqlIngestion(database, settings.max_jobs, now)
+    poller = Poller(
+        telegram,
+        ingestion,
+        Ingestor(ingestion, dispatcher.wake),
+        settings.token.bot_id,
+        reactor,
+        now,
+        jitter,
+        Wakeup(reactor),
+    )
+    database.on_outside_commit.extend((dispatcher.wake, poller.notify_commit))
+
+    health = Health(
+        bot=lambda: poller.identity() or state.bound,
+        ingestion=poller.status,
+        delivery=dispatcher.status,
+        storage=database,
+        counts=deliveries.counts,
+        capacity=settings.max_jobs,
+        clock=reactor,
+        now=now,
+    )
+    limits = SubscriptionLimits(settings.max_subscriptions_per_key, settings.max_subscriptions)
+    api = Api(SqlSubscriptions(database, limits, now), SqlUsernames(database), telegram, health)
+    site = GatewaySite(
+        api.resource(),
+        api.routes,
+        SqlKeys(database),
+        reactor,
+        RequestLimits(settings.http_workers, settings.http_queue, settings.max_connections),
+    )
+    endpoints = settings.listen or (tcp_endpoint(settings.host, settings.port),)
+
+    root = OrderedServices(reactor, settings.shutdown_timeout)
+    for name, part in _named(
+        lock=lock,
+        database=database,
+        sockets=sockets,
+        deliveries=dispatcher,
+        housekeeping=rounds,
+        poller=PollerService(poller),
+        http=Listening(endpoints, site, reactor),
+        systemd=SystemdNotifier(
+            os.environ.get("NOTIFY_SOCKET"), reactor, _watchdog_usec(os.environ.get("WATCHDOG_USEC"))
+        ),
+    ):
+        part.setName(name)
+        part.setServiceParent(root)
+    return root
+
+
+def _named(**parts: IService) -> list[tuple[str, IService]]:
+    return list(parts.items())
+
+
+def _watchdog_usec(value: str | None) -> int | None:
+    return int(value) if value is not None and value.isdecimal() and int(value) > 0 else None
+
+
+@define(eq=False)
+class _State:
+    """What the opening of the database found."""
+
+    settings: Settings
+    now: Now
+    bound: Identity | None = field(default=None, init=False)
+    """The bot the database belongs to, until ``getMe`` tells more."""
+
+    def open(self) -> None:
+        opened = open_state(
+            self.settings.db,
+            bot_digits=self.settings.token.bot_id,
+            durability=self.settings.durability,
+            now=self.now,
+        )
+        self.bound = None if opened.bot_id is None else Identity(opened.bot_id)
+        if opened.created:
+            log.info("new database {path}", path=str(self.settings.db))
+        if opened.recovered.requeued:
+            log.info("{count} deliveries were in flight and go again", count=opened.recovered.requeued)
+        if opened.recovered.rebuilt:
+            log.warn("the lanes contradicted the queue and were made anew")
+
+
+@define(eq=False)
+class _Sockets(Service):
+    """Closes, at its place in the stop, what was opened to others."""
+
+    callbacks: CallbackClient
+    exchanges: tuple[Any, ...]
+    resolvers: tuple[ThreadedResolver, ...]
+
+    def stopService(self) -> Deferred[None]:
+        super().stopService()
+        return Deferred.fromCoroutine(self._close())
+
+    async def _close(self) -> None:
+        for resolver in self.resolvers:
+            resolver.stop()
+        await self.callbacks.close()
+        for exchange in self.exchanges:
+            await exchange.close()

@@ -1,0 +1,103 @@
+"""The listening ports: opened at start or refused at once, closed first of all at the stop (contract 1.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import define, field
+from twisted.application.service import Service
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import quoteStringArgument, serverFromString
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IListeningPort
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from telegrammer.core.problems import StartRefused
+from telegrammer.web.site import GatewaySite
+
+log = Logger()
+
+
+def tcp_endpoint(host: str, port: int) -> str:
+    """The endpoint string for an address and a port."""
+    return f"tcp:{port}:interface={quoteStringArgument(host)}"
+
+
+@define(eq=False)
+class Listening(Service):
+    """
+    Serves the site on every endpoint (Twisted's server endpoint strings).
+
+    A port that is taken is refused by ``startService`` itself: an endpoint service of Twisted's would log it
+    and live on without a listener.
+    """
+
+    endpoints: Sequence[str]
+    site: GatewaySite
+    reactor: Any
+    """What endpoint strings need of a reactor depends on their kind."""
+    _ports: list[IListeningPort] = field(factory=list, init=False)
+
+    def startService(self) -> None:
+        try:
+            for description in self.endpoints:
+                self._listen(description)
+        except BaseException:
+            for port in self._ports:
+                port.stopListening()
+            self._ports.clear()
+            raise
+        for description, port in zip(self.endpoints, self._ports, strict=True):
+            log.info("listening on {address}", address=_shown(description, port.getHost()))
+        super().startService()
+
+    def _listen(self, description: str) -> None:
+        outcome: list[object] = []
+        try:
+            serverFromString(self.reactor, description).listen(self.site).addBoth(outcome.append)
+        except Exception as error:
+            raise StartRefused(f"cannot listen on {description}: {_why(error)}") from None
+        if not outcome:
+            raise StartRefused(f"cannot listen on {description}: it does not listen at once")
+        [port] = outcome
+        if isinstance(port, Failure):
+            raise StartRefused(f"cannot listen on {description}: {_why(port.value)}") from None
+        self._ports.append(port)  # type: ignore[arg-type]  # what listen() fires with
+
+    def stopService(self) -> Deferred[None]:
+        """Stop listening; fires when requests in progress have their answers and all connections are gone."""
+        super().stopService()
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        ports, self._ports = self._ports, []
+        drained = self.site.drain()
+        for port in ports:
+            closed = port.stopListening()
+            if closed is not None:
+                await closed
+        await drained
+
+
+def _shown(description: str, address: object) -> str:
+    scheme = "https" if description.startswith("ssl:") else "http"
+    match address:
+        case IPv4Address(host=host, port=port):
+            return f"{scheme}://{host}:{port}"
+        case IPv6Address(host=host, port=port):
+            return f"{scheme}://[{host}]:{port}"
+        case UNIXAddress(name=bytes(name)):
+            return f"unix:{name.decode(errors='replace')}"
+    return description.partition(":")[0]
+
+
+def _why(error: BaseException | None) -> str:
+    cause = error.socketError if isinstance(error, CannotListenError) else error
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror.lower()
+    if isinstance(cause, ValueError | TypeError | KeyError):
+        return "not a server endpoint that Twisted knows"
+    return type(cause).__name__
