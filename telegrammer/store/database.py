@@ -8,13 +8,14 @@ own ``commit`` and ``rollback`` do nothing here.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
-from attrs import define, field
+from attrs import define, field, frozen
 from twisted.application.service import Service
 from twisted.enterprise import adbapi
 from twisted.internet.defer import Deferred, fail
@@ -22,7 +23,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from telegrammer.core.problems import DatabaseState, StorageUnavailable, StoreClosed
+from telegrammer.core.problems import DatabaseState, StorageUnavailable, StoreBusy, StoreClosed, StoreFull
 from telegrammer.service import Repeating, Wakeup
 from telegrammer.store.engine import (
     Durability,
@@ -51,6 +52,19 @@ BEAT_PATIENCE = 0.5
 """Seconds a look waits for the lock, so that a held one shows within 2 s."""
 LONG_WAIT = 1.0
 """Seconds of waiting for the lock that health calls busy."""
+
+
+ROOM = 262_144
+"""Free bytes from which a disk that was full counts as having room."""
+
+
+@frozen
+class _Seen:
+    """What one look saw: ``version`` (``PRAGMA data_version``) changes when another connection commits."""
+
+    connection: int
+    version: int
+    roomy: bool
 
 
 class _Lent(adbapi.Connection):
@@ -92,14 +106,18 @@ def _translated(failure: Failure) -> Failure:
     return failure if trouble is None else Failure(trouble)
 
 
-def _look(cursor: sqlite3.Cursor, really_write: bool) -> tuple[int, int]:
-    """Which connection this is, and its ``data_version``: it changes when another connection commits."""
-    if really_write:
-        # An empty transaction succeeds on a full disk.
+def _look(cursor: sqlite3.Cursor, directory: Path, trouble: type[StorageUnavailable] | None) -> _Seen:
+    if trouble is not None and trouble is not StoreBusy:
+        # An empty transaction proves nothing of a disk.
         cursor.execute("UPDATE gateway SET turn = turn WHERE id = 1")
+    roomy = True
+    if trouble is StoreFull:
+        # Small writes may still fit into the -wal file when an ordinary batch does not.
+        space = os.statvfs(directory)
+        roomy = space.f_bavail * space.f_frsize >= ROOM
     version: int = cursor.execute("PRAGMA data_version").fetchone()[0]
     connection = cursor.connection
-    return (connection.serial if isinstance(connection, Handle) else 0, version)
+    return _Seen(connection.serial if isinstance(connection, Handle) else 0, version, roomy)
 
 
 def _glance(cursor: sqlite3.Cursor) -> None:
@@ -258,8 +276,8 @@ class Database(Service):
     def _noted(self, trouble: type[StorageUnavailable] | None, changed: bool) -> None:
         if trouble is not None:
             self._change(trouble, self._read_trouble)
-        elif changed or self._write_trouble is None or self._write_trouble.state == "busy":
-            # Only a commit that wrote proves that a full disk has room.
+        elif self._write_trouble is StoreBusy or (changed and self._write_trouble is not StoreFull):
+            # That a full disk has room again is for a look to say.
             self._change(None, self._read_trouble)
 
     def _note_read(self, trouble: type[StorageUnavailable] | None) -> None:
@@ -287,14 +305,17 @@ class Database(Service):
         trouble = self._write_trouble
         try:
             seen = await self._writer.submit(
-                _look, trouble is not None and trouble.state != "busy", urgent=True, patience=BEAT_PATIENCE
+                _look, self.path.absolute().parent, trouble, urgent=True, patience=BEAT_PATIENCE
             )
+            if trouble is StoreFull and seen.roomy and self._write_trouble is StoreFull:
+                self._change(None, self._read_trouble)
             if self._read_trouble is not None:
                 await self.read(_glance, pool="workers")
         except StorageUnavailable:
             return BEAT
-        if seen != self._seen:
-            self._seen = seen
+        at = (seen.connection, seen.version)
+        if at != self._seen:
+            self._seen = at
             for call in self.on_outside_commit:
                 try:
                     call()
