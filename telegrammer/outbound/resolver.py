@@ -51,7 +51,7 @@ LOOKUP_FAILED: Final = "name look-up failed"
 SLOW: Final = 2.0
 """A name whose look-up took longer than so many seconds, or was abandoned, has to share threads."""
 STALE: Final = 15.0
-"""An abandoned look-up that has run so many seconds is not joined; a new one is begun beside it."""
+"""A look-up that has run so many seconds is not joined; a new one is begun beside it."""
 REMEMBERED: Final = 1024
 """How many slow names are remembered."""
 
@@ -89,8 +89,8 @@ class ThreadedResolver:
     """
     Looks names up with ``getaddrinfo``, each on a thread of its own; look-ups of one name are shared.
 
-    ``threads`` bounds how many run at once.  Names known to be slow get at most half of them, so that new
-    ones need not wait behind these.
+    ``threads`` bounds how many run at once; give it twice the number of callers at least, for those left
+    behind.  Names known to be slow get at most half of them, so that others need not wait behind these.
     """
 
     reactor: IReactorFromThreads
@@ -118,9 +118,13 @@ class ThreadedResolver:
         if self._stopped:
             return fail(LookupFailed(LOOKUP_FAILED))
         lookup = self._current.get(host)
-        if lookup is None or self._is_stale(lookup):
+        if lookup is not None and self.clock.seconds() - lookup.since > STALE:
+            # The network may have come back since; whoever waits for the old one goes on waiting.
+            self._abandon(lookup)
+            lookup = None
+        if lookup is None:
             lookup = self._begin(host)
-        texts: Deferred[list[str]] = Deferred(lambda deferred: self._abandoned(lookup, deferred))
+        texts: Deferred[list[str]] = Deferred(lambda deferred: self._left(lookup, deferred))
         lookup.waiting.append(texts)
         self._pump()
         return texts.addCallback(_as_addresses, port)
@@ -166,9 +170,6 @@ class ThreadedResolver:
         lookup = self._current[host] = _Lookup(host, slow, self.clock.seconds())
         (self._slow_queue if slow else self._queue).append(lookup)
         return lookup
-
-    def _is_stale(self, lookup: _Lookup) -> bool:
-        return not lookup.waiting and self.clock.seconds() - lookup.since > STALE
 
     def _pump(self) -> None:
         while len(self._running) < self.threads:
@@ -222,19 +223,22 @@ class ThreadedResolver:
                 deferred.callback(outcome)
         self._pump()
 
-    def _abandoned(self, lookup: _Lookup, deferred: Deferred[list[str]]) -> None:
+    def _left(self, lookup: _Lookup, deferred: Deferred[list[str]]) -> None:
         lookup.waiting = [other for other in lookup.waiting if other is not deferred]
         if lookup.waiting:
             return
         if lookup in self._running:
-            lookup.slow = True
-            self._remember(lookup.host)
+            self._abandon(lookup)
             return
         for queue in (self._queue, self._slow_queue):
             if lookup in queue:
                 queue.remove(lookup)
         if self._current.get(lookup.host) is lookup:
             del self._current[lookup.host]
+
+    def _abandon(self, lookup: _Lookup) -> None:
+        lookup.slow = True
+        self._remember(lookup.host)
 
     def _remember(self, host: str) -> None:
         self._slow_names[host] = None

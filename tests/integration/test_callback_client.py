@@ -192,6 +192,7 @@ async def test_posts_share_a_connection_and_nothing_is_left(bench: Bench) -> Non
     assert descriptors() == before
 
 
+@pytest.mark.report("bewdes/LSPanel#51")
 @bounded(20)
 async def test_names_and_literals(bench: Bench) -> None:
     receiver = bench.receiver(answering(OK))
@@ -284,15 +285,20 @@ async def test_an_idle_connection_is_closed_soon(bench: Bench) -> None:
     await receiver.all_closed()
 
 
+@pytest.mark.report("twisted/treq#83")
 @bounded(20)
 async def test_silence_ends_at_the_deadline(bench: Bench) -> None:
     receiver = bench.receiver(lambda peer, request: None)
     client = bench.client(CallbackLimits(total=0.3))
-    result = await client.post(job(f"http://127.0.0.1:{receiver.port}/"))
-    assert result == Unanswered("timeout after 0.3 s")
+    url = f"http://127.0.0.1:{receiver.port}/"
+    assert await client.post(job(url)) == Unanswered("timeout after 0.3 s")
+    for status in (200, 503):
+        receiver.respond = answering(b"HTTP/1.1 %d x\r\nContent-Length: 10\r\n\r\nabc" % status)
+        assert await client.post(job(url)) == Answered(status)
     await receiver.all_closed()
 
 
+@pytest.mark.report("NousResearch/hermes-agent#88333")
 @bounded(20)
 async def test_an_address_that_swallows_packets_does_not_hide_the_good_one(bench: Bench) -> None:
     receiver = bench.receiver(answering(OK))
@@ -363,6 +369,7 @@ async def test_floods_cost_little_memory(bench: Bench, start: str, piece: str, r
             flood.kill()
 
 
+@pytest.mark.report("twisted/twisted#8190")
 @bounded(30)
 async def test_tls(bench: Bench) -> None:
     def here(*_: Any) -> Any:
@@ -465,6 +472,7 @@ async def test_a_tls_peer_that_does_not_take_leave(bench: Bench) -> None:
     await receiver.all_closed()
 
 
+@pytest.mark.report("mic1on/onestep#104")
 @bounded(20)
 async def test_hanging_names_delay_nobody(bench: Bench) -> None:
     receiver = bench.receiver(answering(OK))

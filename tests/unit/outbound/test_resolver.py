@@ -227,6 +227,17 @@ class Bounds(ResolverTestCase):
             self.pool.run(threads - 1)
             self.successResultOf(result)
 
+    def test_a_look_up_that_others_still_wait_for_is_joined_no_longer_either(self) -> None:
+        old = self.resolve("a.example")
+        self.clock.advance(STALE + 1)
+        new = self.resolve("a.example")
+        self.assertEqual(len(self.pool.begun), 2)
+        self.pool.run(1)
+        self.successResultOf(new)
+        self.assertNoResult(old)
+        self.pool.run(0)
+        self.successResultOf(old)
+
     def test_a_late_end_of_an_old_look_up_leaves_the_new_one_alone(self) -> None:
         old = self.resolve("a.example")
         old.cancel()
