@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from attrs import define
@@ -73,21 +72,31 @@ class Options(usage.Options):
             raise usage.UsageError("\n".join(refused.problems)) from None
         runner = self.parent
         if self.settings.log_format == "json" and runner is not None and not runner.get("logger"):
-            # As if --logger had been given; twistd makes it after it has forked.
-            runner["logger"] = partial(_json_observer, runner, (self.settings.token.text,))
+            # As if --logger had been given.  twistd takes a name, and calls it after it has forked.
+            runner["logger"] = f"{json_lines.__module__}.{json_lines.__qualname__}"
+            _runners.append(runner)
 
 
-def _json_observer(runner: Mapping[str, Any], secrets: tuple[str, ...]) -> ILogObserver:
-    """JSON lines to where twistd would log: standard output with ``-n``, else its log file."""
+_runners: list[Mapping[str, Any]] = []
+"""twistd's own options, when its log is to be JSON lines."""
+
+
+def json_lines() -> ILogObserver:
+    """
+    JSON lines to where twistd would log: standard output with ``-n``, else its log file.
+
+    The token is taken out before an event comes here; see ``makeService``.
+    """
+    runner = _runners[-1] if _runners else {"nodaemon": True}
     name = runner.get("logfile")
     if name == "-" or (runner.get("nodaemon") and not name):
-        return line_observer("json", sys.stdout, secrets)
+        return line_observer("json", sys.stdout)
     file = LogFile.fromFullPath(name or "twistd.log")
     if not signal.getsignal(signal.SIGUSR1):
         # As twistd does for its own log file.
         signal.signal(signal.SIGUSR1, lambda number, frame: _rotate(file))
     stream: LineStream = file
-    return line_observer("json", stream, secrets)
+    return line_observer("json", stream)
 
 
 def _rotate(file: LogFile) -> None:

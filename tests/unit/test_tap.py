@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import io
 import os
 import signal
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -9,12 +11,15 @@ from typing import Any, cast
 from twisted.application.service import Service
 from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
 from twisted.python import usage
+from twisted.python.logfile import LogFile
+from twisted.python.reflect import namedAny
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from telegrammer import tap
 from telegrammer.config import SETTINGS
 from telegrammer.core.problems import StartRefused
+from telegrammer.logs import LineObserver
 from telegrammer.tap import Options, TwistdDaemon, makeService
 
 TOKEN = "123456789:AAF-fake_token"
@@ -30,6 +35,7 @@ class OptionsCase(SynchronousTestCase):
         options = Options()
         # twistd's options are a mapping of this kind.
         options.parent = cast(Any, parent)
+        self.addCleanup(tap._runners.clear)
         options.parseOptions(arguments)
         return options
 
@@ -71,7 +77,7 @@ class OptionsTests(OptionsCase):
     def test_json_becomes_twistd_s_logger(self) -> None:
         parent: dict[str, Any] = {"logger": None, "nodaemon": True, "logfile": None}
         self.parse("--log-format", "json", parent=parent)
-        self.assertTrue(callable(parent["logger"]))
+        self.assertIs(namedAny(parent["logger"]), tap.json_lines)
         chosen: dict[str, Any] = {"logger": "their.own"}
         self.parse("--log-format", "json", parent=chosen)
         self.assertEqual(chosen, {"logger": "their.own"})
@@ -80,17 +86,20 @@ class OptionsTests(OptionsCase):
         self.assertEqual(plain, {"logger": None})
 
     def test_json_goes_where_twistd_would_log(self) -> None:
+        # Keep the process's own handler out of it.
+        self.patch(signal, "getsignal", lambda number: "taken")
         with TemporaryDirectory() as directory:
             name = os.path.join(directory, "x.log")
-            parent: dict[str, Any] = {"nodaemon": True, "logfile": name}
-            self.parse("--log-format", "json", parent=parent)
-            # Keep the process's own handler out of it.
-            self.patch(signal, "getsignal", lambda number: "taken")
-            observer = parent["logger"]()
-            observer({"log_format": "see {what}", "what": TOKEN})
-            observer.stream.close()
-            content = Path(name).read_text()
-        self.assertIn('"message": "see [removed]"', content)
+            self.parse("--log-format", "json", parent={"nodaemon": True, "logfile": name})
+            observer = cast(LineObserver, tap.json_lines())
+            observer({"log_format": "see {what}", "what": "this"})
+            cast(LogFile, observer.stream).close()
+            self.assertIn('"message": "see this"', Path(name).read_text())
+        for logfile in ("-", None):
+            self.parse("--log-format", "json", parent={"nodaemon": True, "logfile": logfile})
+            out = io.StringIO()
+            self.patch(sys, "stdout", out)
+            self.assertIs(cast(LineObserver, tap.json_lines()).stream, out)
 
 
 class ServiceTests(OptionsCase):
