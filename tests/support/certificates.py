@@ -44,16 +44,19 @@ class Authority:
     """Signs certificates; trusted by who reads what ``write`` wrote."""
 
     name: str = "Test CA"
+    issuer: Authority | None = None
+    """Who signed this one, when it is an intermediate."""
     key: ec.EllipticCurvePrivateKey = Factory(_key)
     certificate: x509.Certificate = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         now = datetime.datetime.now(datetime.UTC)
-        builder = x509.CertificateBuilder(_name(self.name), _name(self.name), self.key.public_key())
+        issuer = self.issuer or self
+        builder = x509.CertificateBuilder(_name(issuer.name), _name(self.name), self.key.public_key())
         builder = builder.serial_number(x509.random_serial_number())
         builder = builder.not_valid_before(now - 9 * DAY).not_valid_after(now + 9 * DAY)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        self.certificate = builder.sign(self.key, hashes.SHA256())
+        self.certificate = builder.sign(issuer.key, hashes.SHA256())
 
     @property
     def pem(self) -> bytes:

@@ -130,6 +130,12 @@ class TrustRoots(TlsTestCase):
             server = authority.server("hook.example")
             self.assertEqual(self.shake_hands("hook.example", server, both), ["ok", "hook.example"])
 
+    def test_an_intermediate_is_trusted_as_it_is(self) -> None:
+        intermediate = Authority("Intermediate CA", issuer=self.authority)
+        path = intermediate.write(self.directory / "intermediate.pem")
+        server = intermediate.server("hook.example")
+        self.assertEqual(self.shake_hands("hook.example", server, path), ["ok", "hook.example"])
+
     def test_besides_the_system_store(self) -> None:
         """The store that ``SSL_CERT_FILE`` names stands for the system's."""
         system = Authority("System CA")
