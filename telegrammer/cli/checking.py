@@ -281,26 +281,30 @@ def _run(reactor: Any, work: Callable[[], Awaitable[None]]) -> None:
     """Run the reactor until the work is done; its failure is raised here, an interrupt too."""
     failures: list[Exception] = []
     done: list[bool] = []
+    running: list[Deferred[None]] = []
 
     async def whole() -> None:
         try:
             await work()
         except Exception as error:
             failures.append(error)
-        done.append(True)
-        if reactor.running:
+        if not interrupted:
+            done.append(True)
             reactor.stop()
 
-    def begin() -> None:
-        running.append(Deferred.fromCoroutine(whole()))
+    def stopping() -> None:
+        # Not by us: a signal.  What is under way now ends with a lost connection.
+        if not done:
+            interrupted.append(True)
 
-    running: list[Deferred[None]] = []
-    reactor.callWhenRunning(begin)
+    interrupted: list[bool] = []
+    reactor.addSystemEventTrigger("before", "shutdown", stopping)
+    reactor.callWhenRunning(lambda: running.append(Deferred.fromCoroutine(whole())))
     reactor.run()
+    if interrupted:
+        raise KeyboardInterrupt
     if failures:
         raise failures[0]
-    if not done:
-        raise KeyboardInterrupt
 
 
 def _finding(good: bool, name: str, detail: str) -> Finding:

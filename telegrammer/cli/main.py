@@ -182,23 +182,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # A name may have what the terminal's encoding lacks.
             stream.reconfigure(errors="backslashreplace")
-    lines: Sequence[str]
+    lines: Sequence[str] = ()
     try:
         status = _dispatch(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
-        return status
     except WrongUsage as error:
         status, lines = 2, (str(error),)
     except SettingsRefused as error:
         status, lines = 2 if error.usage else 1, error.problems
     except BrokenPipeError:
-        # The reader has what it wanted; the interpreter's own flush at exit must have nowhere to fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
-        return 1
+        # The reader has what it wanted.
+        status = 1
     except KeyboardInterrupt:
-        return 130
+        status = 130
     except Exception as error:
         status, lines = 1, (refusal(translate(error) or error) or _unforeseen(error),)
     for line in lines:
         print(f"telegrammer: {line}", file=errors)
+    _give_up_output()
     return status
+
+
+def _give_up_output() -> None:
+    """What could not be written is dropped, or the interpreter would complain of it at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

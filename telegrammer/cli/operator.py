@@ -38,6 +38,10 @@ class NotFound(TelegrammerError):
     """What a command was to act on is not there; look at the listings, and at which database was meant."""
 
 
+class NotShown(TelegrammerError):
+    """A new key could not be printed, so there is none; try again with a standard output that works."""
+
+
 @contextmanager
 def _database(arguments: argparse.Namespace, *, create: bool = False) -> Iterator[sqlite3.Connection]:
     path = database_path(arguments.flags, os.environ)
@@ -67,7 +71,7 @@ def add_key(arguments: argparse.Namespace) -> int:
             # Nobody has seen it and nobody ever will.
             with immediate(connection) as cursor:
                 keys.delete(cursor, name)
-            raise
+            raise NotShown("the key could not be printed; it was deleted again") from None
     return 0
 
 

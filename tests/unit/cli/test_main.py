@@ -143,12 +143,12 @@ class KeyTests(CliCase):
         self.assertIn("exists already", self.refused("add-key", "x"))
 
     def test_a_key_that_could_not_be_shown_is_none(self) -> None:
-        class Gone(io.StringIO):
-            def flush(self) -> None:
+        class Full(io.StringIO):
+            def write(self, text: str) -> int:
                 raise OSError(28, "No space left on device")
 
         self.new_key("first")
-        self.patch(sys, "stdout", Gone())
+        self.patch(sys, "stdout", Full())
         self.patch(sys, "stderr", io.StringIO())
         self.assertEqual(main(["add-key", "unseen"]), 1)
         self.assertNotIn("unseen", self.done("list-keys"))
