@@ -8,6 +8,11 @@ from pathlib import Path
 from telegrammer.core.problems import StartRefused
 
 
+def real_path(path: Path) -> Path:
+    """The file itself, when the path is a link to it; one file has one lock, whatever it is called."""
+    return Path(os.path.realpath(path))
+
+
 def make_state_directory(db: Path) -> None:
     """
     Make the directory of the database, and what is missing above it, 0700.

@@ -20,6 +20,7 @@ from attrs import frozen
 
 from telegrammer.core.problems import StartRefused, StoreBusy, StoreReadOnly, UnknownSchema
 from telegrammer.store.engine import translate
+from telegrammer.store.files import real_path
 from telegrammer.store.migrations import LATEST
 
 MAGIC = b"SQLite format 3\x00"
@@ -92,6 +93,8 @@ def recognise(path: Path) -> Layout:
 @contextmanager
 def look(path: Path) -> Iterator[sqlite3.Connection]:
     """A read-only connection that changes nothing on disk; also for ``telegrammer check``."""
+    # SQLite keeps its companions beside the file a link points to.
+    path = real_path(path)
     wal, shm, journal = (path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal"))
     if _size(journal) or (_size(wal) and not shm.exists()):
         with tempfile.TemporaryDirectory(prefix="telegrammer-") as directory:
@@ -146,6 +149,6 @@ def _classify(connection: sqlite3.Connection, path: Path) -> Layout:
             return Legacy()
     elif version > 0 and OUR_TABLES <= tables:
         row = connection.execute("SELECT bot_id FROM gateway WHERE id = 1").fetchone()
-        if row is not None:
+        if row is not None and isinstance(row[0], int | None):
             return Ours(version, row[0])
     raise UnknownSchema(f"{path} holds a database of another program; name another one")

@@ -18,7 +18,7 @@ from attrs import define, field
 from twisted.application.service import Service
 
 from telegrammer.core.problems import LockHeld, StartRefused
-from telegrammer.store.files import create_private, make_state_directory
+from telegrammer.store.files import create_private, make_state_directory, real_path
 
 TRIES = 4
 """Another process may hold the lock for a moment, to look who has it."""
@@ -28,6 +28,7 @@ PAUSE = 0.05
 
 def lock_path(db: Path) -> Path:
     """Where the lock of this database lies."""
+    db = real_path(db)
     return db.with_name(f"{db.name}.lock")
 
 

@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from telegrammer.core.problems import StartRefused, StorageUnavailable
 from telegrammer.ports import Now
 from telegrammer.store import legacy
-from telegrammer.store.engine import Durability, connect, immediate, snapshot
+from telegrammer.store.engine import Durability, connect, immediate, snapshot, translate
 from telegrammer.store.files import create_private, make_private, make_state_directory
 from telegrammer.store.layout import Absent, Layout, Legacy, Ours, look, recognise
 from telegrammer.store.lock import ProcessLock
@@ -170,8 +170,9 @@ def _remove(path: Path) -> None:
 
 
 def _unusable(path: Path, error: BaseException) -> StartRefused:
-    reason = error.strerror if isinstance(error, OSError) else None
-    if reason is None:
-        trouble = error if isinstance(error, StorageUnavailable) else None
-        reason = str(trouble) if trouble is not None else "it cannot be opened"
+    trouble = error if isinstance(error, StorageUnavailable) else translate(error)
+    if trouble is not None:
+        reason = str(trouble)
+    else:
+        reason = (error.strerror if isinstance(error, OSError) else None) or "it cannot be opened"
     return StartRefused(f"the database {path} cannot be used: {reason}")

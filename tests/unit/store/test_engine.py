@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -16,6 +15,7 @@ from telegrammer.core.problems import (
     StoreReadOnly,
 )
 from telegrammer.store.engine import Handle, connect, immediate, problem, snapshot, translate
+from tests.support.directories import temporary_directory
 
 
 def error_with(code: int, kind: type[sqlite3.Error] = sqlite3.OperationalError) -> sqlite3.Error:
@@ -123,14 +123,12 @@ class TransactionTests(SynchronousTestCase):
 
 class ConnectionTests(SynchronousTestCase):
     def test_it_creates_no_file(self) -> None:
-        path = Path(self.mktemp())
+        path = temporary_directory(self) / "a.db"
         self.assertRaises(sqlite3.OperationalError, connect, path)
         self.assertFalse(path.exists())
 
     def test_odd_names_are_names(self) -> None:
-        directory = Path(self.mktemp())
-        directory.mkdir()
-        path = directory / "a?mode=ro&x#y %41.db"
+        path = temporary_directory(self) / "a?mode=ro&x#y %41.db"
         path.touch()
         connection = connect(path)
         connection.execute("CREATE TABLE t(x)")

@@ -9,12 +9,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.problems import StartRefused
 from telegrammer.store.files import create_private, give_to_owner, make_private, make_state_directory
+from tests.support.directories import temporary_directory
 
 
 class FileTests(SynchronousTestCase):
     def setUp(self) -> None:
-        self.directory = Path(self.mktemp())
-        self.directory.mkdir()
+        self.directory = temporary_directory(self)
 
     def as_root_in_anothers_directory(self) -> list[tuple[str, int, int]]:
         """What is given away, were we root and the directory user 1234's."""

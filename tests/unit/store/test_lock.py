@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import os
-from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.problems import LockHeld, StartRefused
 from telegrammer.store.lock import PAUSE, TRIES, ProcessLock, held_by_another, lock_path
+from tests.support.directories import temporary_directory
 
 
 class LockTests(SynchronousTestCase):
     def setUp(self) -> None:
-        self.db = Path(self.mktemp()) / "state" / "a.db"
+        self.db = temporary_directory(self) / "state" / "a.db"
         self.pauses: list[float] = []
         self.lock = ProcessLock(self.db, self.pauses.append)
         self.addCleanup(self.lock.release)
@@ -117,7 +117,6 @@ class LockTests(SynchronousTestCase):
         self.assertFalse(held_by_another(self.db))
 
     def test_a_parent_that_is_a_file(self) -> None:
-        self.db.parent.parent.mkdir(parents=True)
         self.db.parent.touch()
         with self.assertRaises(StartRefused) as caught:
             self.lock.acquire()

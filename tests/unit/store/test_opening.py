@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.keys import digest
@@ -22,16 +24,18 @@ from telegrammer.store.lock import ProcessLock
 from telegrammer.store.migrations import LATEST, MIGRATIONS
 from telegrammer.store.opening import Opened, connect_for_command, open_state
 from telegrammer.store.recovery import violations
+from tests.support.directories import temporary_directory
 from tests.support.queue_checks import add_key, subscribe, text
 
+# The header and the list of tables more often than the rest.
+PLACES = st.one_of(st.integers(0, 200), st.integers(0, 4096), st.integers(0, 2**17))
 NOW = 1_793_000_000.75
 OLD = "CREATE TABLE api_keys(name TEXT PRIMARY KEY, key TEXT NOT NULL, created_at INTEGER)"
 
 
 class OpeningCase(SynchronousTestCase):
     def setUp(self) -> None:
-        self.path = Path(self.mktemp()) / "a.db"
-        self.path.parent.mkdir()
+        self.path = temporary_directory(self) / "a.db"
 
     def open(self, bot_digits: int | None = 42) -> Opened:
         return open_state(self.path, bot_digits=bot_digits, now=lambda: NOW)
@@ -67,7 +71,7 @@ class OpeningCase(SynchronousTestCase):
 
     def crash(self) -> None:
         """Leave the files as a process that was killed leaves them."""
-        copy = self.path.parent.with_name(self.path.parent.name + "-copy")
+        copy = temporary_directory(self) / "crashed"
         shutil.copytree(self.path.parent, copy)
         self.path = copy / self.path.name
 
@@ -268,6 +272,51 @@ class StrangerTests(OpeningCase):
             )
             self.crash()
         self.assertGreater(self.path.with_name("a.db-journal").stat().st_size, 0)
+        self.refused()
+
+
+class LinkTests(OpeningCase):
+    """The file's companions lie beside the file, not beside a link to it."""
+
+    def test_a_link_to_a_database_in_use(self) -> None:
+        self.open()
+        link = self.path.with_name("link.db")
+        link.symlink_to(self.path)
+        with closing(connect(self.path)) as connection:
+            connection.execute("UPDATE gateway SET bot_id = 41")
+            self.assertEqual(recognise(link), Ours(LATEST, 41))
+
+    def test_one_lock_for_both_names(self) -> None:
+        link = self.path.with_name("link.db")
+        link.symlink_to(self.path)
+        with ProcessLock(self.path):
+            self.assertRaises(LockHeld, ProcessLock(link, lambda seconds: None).acquire)
+
+
+class DamageTests(OpeningCase):
+    @given(
+        st.lists(st.tuples(st.integers(0, 2**17), st.binary(min_size=1, max_size=8)), min_size=1, max_size=20)
+    )
+    @settings(max_examples=60, deadline=None)
+    def test_whatever_became_of_a_file_it_is_told_in_one_line(self, damage: list[tuple[int, bytes]]) -> None:
+        for make in (self.open, lambda: self.make(OLD, "INSERT INTO api_keys VALUES ('a', 'k', 7)")):
+            self.path.unlink(missing_ok=True)
+            make()
+            content = bytearray(self.path.read_bytes())
+            for place, junk in damage:
+                place %= len(content)
+                content[place : place + len(junk)] = junk
+            self.path.write_bytes(content)
+            try:
+                recognise(self.path)
+            except StartRefused as refusal:
+                self.assertNotIn("\n", str(refusal))
+            self.assertEqual(self.path.read_bytes(), content)
+            self.assertEqual(list(self.files()), ["a.db"])
+
+    def test_a_binding_that_is_no_number(self) -> None:
+        self.open()
+        self.make("UPDATE gateway SET bot_id = 'x'")
         self.refused()
 
 

@@ -22,6 +22,7 @@ from telegrammer.core.problems import (
 )
 from telegrammer.store.engine import Handle, connect
 from telegrammer.store.writer import LARGEST_BACKGROUND, SHORTEST_WAIT, SLICE, Locked, Lost, Report, Writer
+from tests.support.directories import temporary_directory
 
 T = TypeVar("T")
 
@@ -325,8 +326,8 @@ class PatienceTests(WriterCase):
         self.successResultOf(result)
 
     def test_a_held_lock_for_real(self) -> None:
-        path = self.mktemp()
-        open(path, "wb").close()
+        path = temporary_directory(self) / "a.db"
+        path.touch()
         ours, theirs = connect(path), connect(path)
         self.addCleanup(ours.close)
         self.addCleanup(theirs.close)
