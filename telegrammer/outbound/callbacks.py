@@ -23,7 +23,8 @@ from twisted.web.iweb import IPolicyForHTTPS
 from telegrammer.core.callback_url import target_of
 from telegrammer.core.delivery import AttemptResult, Claimed, Unanswered, Undeliverable
 from telegrammer.outbound.connecting import Made, Race, Unreachable
-from telegrammer.outbound.connections import CallbackConnection, ConnectionPool, Peer
+from telegrammer.outbound.connections import CallbackConnection, Peer
+from telegrammer.outbound.pool import ConnectionPool
 from telegrammer.outbound.resolver import Addresses, LookupFailed
 from telegrammer.outbound.response import ResponseReader
 

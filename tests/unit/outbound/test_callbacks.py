@@ -10,7 +10,8 @@ from twisted.web.client import BrowserLikePolicyForHTTPS
 
 from telegrammer.core.delivery import Answered, AttemptResult, Claimed, Unanswered, Undeliverable
 from telegrammer.outbound.callbacks import CallbackClient, CallbackLimits
-from telegrammer.outbound.connections import LINGER, Peer
+from telegrammer.outbound.connections import Peer
+from telegrammer.outbound.pool import LINGER
 from telegrammer.outbound.resolver import LookupFailed
 from telegrammer.ports import Callbacks
 from tests.support.network import Names, Network, Wire
