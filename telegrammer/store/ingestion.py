@@ -42,14 +42,18 @@ JOBS = """
 """
 REFER = "UPDATE payloads SET refs = refs + ? WHERE id = ?"
 DROP_UNUSED = "DELETE FROM payloads WHERE id = ? AND refs <= 0"
-# Lanes that were empty.  turn stays: their place among the others is the one they had.
+# Lanes that were empty.  turn stays: their place among the others is the one they had.  An empty lane with
+# failures lost its last job to a spent budget, at waits_since: the back-off runs from there (contract 6),
+# min(300 s, 2^F) as in core.retry.carried_wait.
 WAKE = """
     UPDATE lanes SET
         head_id = (SELECT id FROM deliveries WHERE subscription_id = lanes.subscription_id
-                   AND epoch = ? AND update_id = ?),
-        next_due = ?, waits_since = ?
+                   AND epoch = ?1 AND update_id = ?2),
+        next_due = CASE WHEN fails > 0
+            THEN MAX(?3, MIN(?3, waits_since) + MIN(300, 1 << MIN(fails, 9))) ELSE ?3 END,
+        waits_since = ?3
     WHERE head_id IS NULL
-      AND subscription_id IN (SELECT id FROM subscriptions WHERE chat_id = ? AND retired = 0)
+      AND subscription_id IN (SELECT id FROM subscriptions WHERE chat_id = ?4 AND retired = 0)
 """
 ALL_JOBS = "SELECT COUNT(*) FROM deliveries"
 
@@ -121,7 +125,7 @@ def accept(cursor: sqlite3.Cursor, batch: Batch, max_jobs: int, now: int) -> Ing
                 raise CapacityReached("the batch does not fit the queue")
             if chat_id not in awake:
                 awake.add(chat_id)
-                cursor.execute(WAKE, (todo.cursor.epoch, update.update_id, now, now, chat_id))
+                cursor.execute(WAKE, (todo.cursor.epoch, update.update_id, now, chat_id))
         if message.migrate_to_chat_id is not None:
             migrated += _move(cursor, chat_id, message.migrate_to_chat_id, awake)
     if todo.cursor != before:

@@ -14,6 +14,7 @@ from telegrammer.core.problems import (
     StoreBusy,
     WrongBot,
 )
+from telegrammer.core.retry import carried_wait
 from telegrammer.core.telegram import Batch as CoreBatch
 from telegrammer.core.telegram import Malformed, Update
 from telegrammer.store import ingestion
@@ -126,6 +127,31 @@ class BatchTests(IngestionCase):
         self.connection.execute("UPDATE lanes SET head_id = NULL, next_due = NULL")
         self.accept(text(2, 5))
         self.assertEqual(self.lane(lane)[:2], (2, 1000))
+
+    def test_a_lane_that_buried_its_last_job_goes_on_waiting(self) -> None:
+        """The back-off carries over to a message that comes later (contract 6)."""
+        for number, (fails, emptied_at, due) in enumerate(
+            (
+                (0, 999, 1000),
+                (3, 999, 999 + 8),
+                (8, 999, 999 + 256),
+                (9, 999, 999 + 300),
+                (10**6, 999, 999 + 300),
+                (3, 900, 1000),
+                # The clock was set back since.
+                (3, 5000, 1000 + 8),
+            )
+        ):
+            with self.subTest(fails=fails, emptied_at=emptied_at):
+                lane = subscribe(self.connection, self.owner, number + 1)
+                self.connection.execute(
+                    "UPDATE lanes SET sick = 1, fails = ?, waits_since = ? WHERE subscription_id = ?",
+                    (fails, emptied_at, lane),
+                )
+                self.accept(text(number, number + 1))
+                self.assertEqual(self.lane(lane), (number, due, 1000, 0))
+                if due > 1000:
+                    self.assertEqual(due - min(emptied_at, 1000), carried_wait(fails))
 
     def test_every_time_is_the_same_whole_second(self) -> None:
         subscribe(self.connection, self.owner, 5)
