@@ -266,6 +266,9 @@ class PollerService(Service):
     def stopService(self) -> Deferred[None]:
         """Fires when the last step has ended."""
         super().stopService()
-        self.poller.stop()
         loop, self._loop = self._loop, None
-        return succeed(None) if loop is None else loop.stopService()
+        # The loop first: a cancelled request returns from within `stop`, and the loop would go on at once,
+        # for ever.
+        stopped = succeed(None) if loop is None else loop.stopService()
+        self.poller.stop()
+        return stopped
