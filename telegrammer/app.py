@@ -27,7 +27,7 @@ from telegrammer.delivery.housekeeping import Housekeeping
 from telegrammer.ingest.bot_api import BotApi
 from telegrammer.ingest.ingestor import Ingestor
 from telegrammer.ingest.poller import Poller, PollerService
-from telegrammer.outbound.callbacks import CallbackClient
+from telegrammer.outbound.callbacks import CallbackClient, CallbackLimits
 from telegrammer.outbound.exchange import api_exchange
 from telegrammer.outbound.resolver import ThreadedResolver, reactor_with_resolver
 from telegrammer.outbound.tls import policy_for_https
@@ -68,8 +68,16 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
     database = Database(settings.db, reactor, settings.durability, state.open)
 
     tls = policy_for_https(settings.ca_file)
-    callback_names = ThreadedResolver(reactor, reactor)
-    callbacks = CallbackClient(reactor, reactor, callback_names, tls, f"telegrammer/{__version__}")
+    workers = settings.delivery_workers
+    callback_names = ThreadedResolver(reactor, reactor, threads=max(64, 2 * workers))
+    callbacks = CallbackClient(
+        reactor,
+        reactor,
+        callback_names,
+        tls,
+        f"telegrammer/{__version__}",
+        CallbackLimits(idle_connections=max(64, workers)),
+    )
     api_names = ThreadedResolver(reactor, reactor, threads=8)
     api_reactor = reactor_with_resolver(reactor, reactor, api_names)
     polling = api_exchange(api_reactor, tls, keep_alive=False)
@@ -90,7 +98,7 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
         now,
         jitter,
         settings.retry_schedule,
-        settings.delivery_workers,
+        workers,
         # The poller, built below, may be waiting for room.
         on_left=lambda: poller.notify_room(),
     )

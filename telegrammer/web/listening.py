@@ -64,7 +64,10 @@ class Listening(Service):
             raise StartRefused(f"cannot listen on {description}: it does not listen at once")
         [port] = outcome
         if isinstance(port, Failure):
-            raise StartRefused(f"cannot listen on {description}: {_why(port.value)}") from None
+            where = description
+            if isinstance(port.value, CannotListenError) and isinstance(port.value.port, int):
+                where = f"{port.value.interface or '*'}:{port.value.port}"
+            raise StartRefused(f"cannot listen on {where}: {_why(port.value)}") from None
         self._ports.append(port)  # type: ignore[arg-type]  # what listen() fires with
 
     def stopService(self) -> Deferred[None]:
