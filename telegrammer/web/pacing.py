@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from attrs import define, field
@@ -76,4 +77,9 @@ def _report_every_drain(transport: Any) -> None:
     while transport is not None and not isinstance(transport, FileDescriptor):
         transport = vars(transport).get("transport")
     if transport is not None:
-        transport.bufferSize = 0
+        # Not its bufferSize: that is also how much it reads at once.
+        transport._isSendBufferFull = partial(_keeps_bytes, transport)
+
+
+def _keeps_bytes(descriptor: Any) -> bool:
+    return len(descriptor.dataBuffer) + descriptor._tempDataLen > 0

@@ -36,8 +36,9 @@ def missing_names(channel: type = HTTPChannel, descriptor: type = FileDescriptor
             yield from (
                 f"{name} in {channel.__name__}.{method}" for name in names if name not in code.co_names
             )
-    if not hasattr(descriptor, "bufferSize"):
-        yield f"{descriptor.__name__}.bufferSize"
+    code = getattr(getattr(descriptor, "_isSendBufferFull", None), "__code__", None)
+    if code is None or not {"dataBuffer", "_tempDataLen"} <= set(code.co_names):
+        yield f"{descriptor.__name__}._isSendBufferFull"
 
 
 def check(channel: type = HTTPChannel, descriptor: type = FileDescriptor) -> None:
