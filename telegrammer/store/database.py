@@ -206,6 +206,7 @@ class Database(Service):
         if self._reading:
             self._read_out = Deferred()
             await self._read_out
+            self._read_out = None
         self._close()
 
     def _close(self) -> None:

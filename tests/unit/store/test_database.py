@@ -1,0 +1,223 @@
+"""What the database service says of itself, without its threads (contract 1.1, 2.3)."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from attrs import define, field
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from telegrammer.core.problems import (
+    StorageUnavailable,
+    StoreBusy,
+    StoreClosed,
+    StoreFailing,
+    StoreFull,
+    StoreReadOnly,
+)
+from telegrammer.ports import Storage
+from telegrammer.store.database import BEAT, LONG_WAIT, ROOM, Database
+from telegrammer.store.engine import Handle, problem
+from telegrammer.store.writer import Locked, Lost
+from tests.support.inline_database import migrated_connection
+
+T = TypeVar("T")
+
+
+@define(eq=False)
+class InlinePool:
+    """Runs what it is lent for at once; ``outcomes`` are what the next groups or reads end with instead."""
+
+    connection: sqlite3.Connection
+    outcomes: list[Any] = field(factory=list)
+    held: list[Deferred[Any]] | None = None
+    closed: bool = False
+
+    def run(self, work: Callable[[Handle], T]) -> Deferred[T]:
+        if self.held is not None:
+            held: Deferred[T] = Deferred()
+            self.held.append(held)
+            return held
+        if self.outcomes:
+            outcome = self.outcomes.pop(0)
+            return maybeDeferred(
+                lambda: outcome.raiseException() if isinstance(outcome, Failure) else outcome
+            )
+        assert isinstance(self.connection, Handle)
+        return maybeDeferred(work, self.connection)
+
+    def hold(self) -> list[Deferred[Any]]:
+        """From now on what is lent for waits here for the test to end it."""
+        self.held = []
+        return self.held
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def bump(cursor: sqlite3.Cursor) -> int:
+    cursor.execute("UPDATE gateway SET turn = turn + 1")
+    return int(cursor.execute("SELECT turn FROM gateway").fetchone()[0])
+
+
+class DatabaseTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.pools: dict[str, InlinePool] = {}
+        self.connection = migrated_connection()
+        self.addCleanup(self.connection.close)
+        self.patch(Database, "_pool", self._pool)
+        self.calls: list[str] = []
+        self.service = Database(
+            Path("/nowhere/a.db"),
+            None,
+            opening=lambda: self.calls.append("opened"),
+            clock=self.clock,
+            on_outside_commit=[lambda: self.calls.append("outside")],
+        )
+        self.service.startService()
+
+    def _pool(self, name: str, size: int, busy_ms: int, *, query_only: bool) -> InlinePool:
+        self.assertEqual(query_only, name != "writer")
+        self.pools[name] = InlinePool(self.connection)
+        return self.pools[name]
+
+    def lose(self, kind: type[StorageUnavailable]) -> None:
+        """A write that meets this trouble."""
+        self.pools["writer"].outcomes.append(Lost(kind))
+        self.failureResultOf(self.service.write(bump), kind)
+
+    def room(self, free: int) -> None:
+        """So many bytes are free on the disk."""
+
+        class Space:
+            f_bavail = free
+            f_frsize = 1
+
+        self.patch(os, "statvfs", lambda path: Space)
+
+    def test_it_tells_how_it_is(self) -> None:
+        storage: Storage = self.service
+        self.assertEqual(storage.state(), "ok")
+
+    def test_opened_first_and_looked_at_at_once(self) -> None:
+        self.assertEqual(self.calls, ["opened"])
+        self.clock.advance(0)
+        self.assertEqual(self.calls, ["opened", "outside"])
+        self.clock.advance(BEAT)
+        self.assertEqual(self.calls, ["opened", "outside"])
+
+    def test_closed_before_and_after(self) -> None:
+        service = Database(Path("/nowhere/a.db"), None, clock=self.clock)
+        self.failureResultOf(service.write(bump), StoreClosed)
+        self.failureResultOf(service.read(bump), StoreClosed)
+        self.assertEqual(service.state(), "ok")
+        self.assertEqual(self.successResultOf(Deferred.fromCoroutine(service.beat())), BEAT)
+        self.successResultOf(self.service.stopService())
+        self.failureResultOf(self.service.write(bump), StoreClosed)
+        self.assertTrue(all(pool.closed for pool in self.pools.values()))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_busy_until_the_next_group(self) -> None:
+        self.lose(StoreBusy)
+        self.assertEqual(self.service.state(), "busy")
+        self.clock.advance(0)
+        self.assertEqual(self.service.state(), "ok")
+
+    def test_busy_while_a_group_waits(self) -> None:
+        held = self.pools["writer"].hold()
+        write = self.service.write(bump, urgent=True)
+        self.clock.advance(LONG_WAIT)
+        self.assertEqual(self.service.state(), "ok")
+        self.clock.advance(0.1)
+        self.assertEqual(self.service.state(), "busy")
+        self.pools["writer"].held = None
+        held[0].callback(Locked())
+        self.assertEqual(self.successResultOf(write), 1)
+        self.assertEqual(self.service.state(), "ok")
+
+    def test_a_look_at_a_held_lock(self) -> None:
+        held = self.pools["writer"].hold()
+        self.clock.advance(0)
+        self.clock.advance(0.5)
+        held[0].callback(Locked())
+        self.assertEqual(self.service.state(), "busy")
+        # One at a time, a second after the last.
+        self.assertEqual(len(held), 1)
+        self.clock.advance(BEAT)
+        self.assertEqual(len(held), 2)
+        self.clock.advance(5 * BEAT)
+        self.assertEqual(len(held), 2)
+
+    def test_a_trouble_passes_with_a_commit_that_wrote(self) -> None:
+        for kind in (StoreReadOnly, StoreFailing):
+            self.lose(kind)
+            self.assertEqual(self.service.state(), kind.state)
+            self.successResultOf(self.service.write(lambda cursor: None))
+            self.assertEqual(self.service.state(), kind.state)
+            self.successResultOf(self.service.write(bump))
+            self.assertEqual(self.service.state(), "ok")
+
+    def test_a_look_writes_while_there_is_trouble(self) -> None:
+        self.lose(StoreFailing)
+        self.clock.advance(0)
+        self.assertEqual(self.service.state(), "ok")
+
+    def test_a_full_disk_is_full_until_there_is_room(self) -> None:
+        self.room(ROOM - 1)
+        self.lose(StoreFull)
+        self.successResultOf(self.service.write(bump))
+        self.clock.advance(0)
+        self.assertEqual(self.service.state(), "full")
+        self.room(ROOM)
+        self.clock.advance(BEAT)
+        self.assertEqual(self.service.state(), "ok")
+
+    def test_a_reading_trouble_of_its_own(self) -> None:
+        for pool in ("requests", "workers"):
+            self.pools[pool].outcomes.append(Failure(problem(StoreFailing)))
+        self.failureResultOf(self.service.read(bump), StoreFailing)
+        self.assertEqual(self.service.state(), "failing")
+        self.successResultOf(self.service.write(bump))
+        self.assertEqual(self.service.state(), "failing")
+        self.clock.advance(0)
+        self.assertEqual(self.service.state(), "failing")
+        self.clock.advance(BEAT)
+        self.assertEqual(self.service.state(), "ok")
+
+    def test_what_a_read_raises_of_its_own_is_no_trouble(self) -> None:
+        def divide(cursor: sqlite3.Cursor) -> float:
+            return 1 / 0
+
+        self.failureResultOf(self.service.read(divide), ZeroDivisionError)
+        self.assertEqual(self.service.state(), "ok")
+
+    def test_a_new_connection_counts_as_news(self) -> None:
+        self.clock.advance(0)
+        self.calls.clear()
+        self.pools["writer"].connection = other = migrated_connection()
+        self.addCleanup(other.close)
+        self.clock.advance(BEAT)
+        self.assertEqual(self.calls, ["outside"])
+
+    def test_stop_waits_for_what_runs(self) -> None:
+        held = self.pools["workers"].hold()
+        read = self.service.read(bump, pool="workers")
+        stopped = self.service.stopService()
+        self.assertNoResult(stopped)
+        self.assertFalse(self.pools["workers"].closed)
+        held[0].callback(7)
+        self.assertEqual(self.successResultOf(read), 7)
+        self.successResultOf(stopped)
+
+    def test_started_again(self) -> None:
+        self.successResultOf(self.service.stopService())
+        self.service.startService()
+        self.assertEqual(self.successResultOf(self.service.write(bump)), 1)
