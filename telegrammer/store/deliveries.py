@@ -73,7 +73,7 @@ REVIVE = """
 
 SHIFT_LANES = """
     UPDATE lanes SET next_due = next_due + ?1, waits_since = waits_since + ?1
-    WHERE next_due IS NOT NULL AND waits_since <= ?2
+    WHERE waits_since BETWEEN 1 AND ?2
 """
 
 SHIFT_JOBS = """

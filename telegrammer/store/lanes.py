@@ -6,6 +6,9 @@ for a successor walks none of them.  ``next_due`` is when the head may go; it is
 is in flight (nearly always the head; after ``retry-delivery`` the head may be an older one that waits for
 it), and while the POST of a job that was removed under way has not come back.
 
+``waits_since`` is when the wait for ``next_due`` began.  In an empty lane with failures it is when the last
+job died of a spent budget: a message that comes later waits for the rest of the back-off (contract 6).
+
 Functions of a cursor; ``now`` is in whole Unix seconds.
 """
 
@@ -43,6 +46,10 @@ SETTLED_BEHIND = """
     UPDATE lanes SET next_due = ?, waits_since = ?, turn = ?, sick = ?,
         fails = CASE WHEN ? THEN fails + 1 ELSE 0 END
     WHERE subscription_id = ?
+"""
+
+PENALISE = """
+    UPDATE lanes SET next_due = MAX(next_due, ?1), waits_since = ?2 WHERE subscription_id = ?3
 """
 
 HOLD = "UPDATE lanes SET next_due = NULL WHERE subscription_id = ?"
@@ -164,7 +171,14 @@ def taken_out(cursor: sqlite3.Cursor, subscription_id: int, job_id: int, place: 
     if row is None or row[0] != job_id:
         return
     head_id, due = successor(cursor, subscription_id, place, now)
-    cursor.execute(PLACE, (head_id, None if row[1] is None else due, now, subscription_id))
+    # The next message to come into an empty lane finds no wait, unless the caller knows of one.
+    since = 0 if head_id is None else now
+    cursor.execute(PLACE, (head_id, None if row[1] is None else due, since, subscription_id))
+
+
+def penalise(cursor: sqlite3.Cursor, subscription_id: int, until: int, now: int) -> None:
+    """The job ahead died of a spent budget: whatever comes next in the lane waits until then."""
+    cursor.execute(PENALISE, (until, now, subscription_id))
 
 
 def drop_drained(cursor: sqlite3.Cursor) -> int:

@@ -272,10 +272,7 @@ class _Ledger:
         self._died(key_id)
         lanes.taken_out(self.cursor, subscription_id, job_id, (epoch, update_id), self.now)
         if not_before > self.now:
-            self.cursor.execute(
-                "UPDATE lanes SET next_due = ? WHERE subscription_id = ? AND next_due < ?",
-                (not_before, subscription_id, not_before),
-            )
+            lanes.penalise(self.cursor, subscription_id, not_before, self.now)
         return None
 
     def _mend(self, subscription_id: int) -> None:

@@ -9,6 +9,7 @@ from attrs import define, field
 
 from telegrammer.core.delivery import Claimed, Finished, Slots, Turn, Verdict
 from telegrammer.store import recovery
+from telegrammer.store.ingestion import WAKE
 from telegrammer.store.turns import QueueRules, take_turn
 from tests.support.inline_database import InlineDatabase
 
@@ -85,19 +86,7 @@ class DeliveryQueue:
             )
             self.execute("UPDATE payloads SET refs = ? WHERE id = ?", cursor.rowcount, payload_id)
             self.execute("DELETE FROM payloads WHERE refs = 0")
-            self.execute(
-                """
-                UPDATE lanes SET next_due = ?, waits_since = ?, head_id = (
-                    SELECT id FROM deliveries d
-                    WHERE d.subscription_id = lanes.subscription_id AND d.update_id = ?)
-                WHERE head_id IS NULL AND subscription_id IN (
-                    SELECT id FROM subscriptions WHERE chat_id = ? AND retired = 0)
-                """,
-                self.now,
-                self.now,
-                self.last_update,
-                chat_id,
-            )
+            self.execute(WAKE, 0, self.last_update, self.now, chat_id)
         return updates
 
     def turn(

@@ -206,6 +206,15 @@ class DeleteTests(QueueCase):
         self.delete(self.queue.id_of(lane, 1))
         self.assertEqual(self.queue.lane(lane), (None, None, 0, 0))
 
+    def test_what_comes_after_the_last_one_waits_for_nothing(self) -> None:
+        lane = self.queue.subscribe()
+        self.queue.ingest()
+        (job,) = self.queue.claim()
+        self.queue.finish(job, Again(self.queue.now + 300, "HTTP 503"))
+        self.delete(job.id)
+        self.queue.ingest()
+        self.assertEqual(self.queue.lane(lane), (2, self.queue.now, 1, 1))
+
     def test_while_in_flight_the_lane_waits_for_its_post(self) -> None:
         for verdict in (OK, REFUSED, Again(2_000_000, "x")):
             lane = self.queue.subscribe(chat_id=5)
@@ -328,6 +337,14 @@ class ClockTests(QueueCase):
         self.assertEqual(self.queue.lane(self.waiting)[1], self.queue.now + 60)
         self.assertEqual(self.times(), (self.queue.now, self.queue.now + 60))
         self.assertEqual(self.queue.claim(), [])
+
+    def test_the_back_off_of_an_empty_lane_moves_too(self) -> None:
+        self.queue.now += 60
+        (job,) = self.queue.claim()
+        self.queue.finish(job, Dead("x", spent=True, due=self.queue.now + 4))
+        self.shift(3600)
+        self.queue.ingest(1)
+        self.assertEqual(self.queue.lane(self.waiting)[1:], (self.queue.now + 4, 1, 2))
 
     def test_what_came_after_a_jump_forward_is_not_moved(self) -> None:
         self.queue.now += 3600

@@ -121,6 +121,16 @@ class ClaimTests(TurnCase):
         self.assertEqual((turn.claimed, turn.next_due), ((), self.queue.now + 16))
         self.assertEqual(self.queue.lane(lane), (2, self.queue.now + 16, 1, 4))
 
+    def test_so_does_the_last_of_a_lane_to_what_comes_later(self) -> None:
+        lane = self.queue.subscribe()
+        self.queue.ingest()
+        self.queue.execute("UPDATE deliveries SET attempt_count = 3")
+        self.queue.execute("UPDATE lanes SET fails = 4, sick = 1")
+        self.assertEqual(self.queue.turn().buried, 1)
+        self.queue.now += 6
+        self.queue.ingest()
+        self.assertEqual(self.queue.lane(lane), (2, self.queue.now + 10, 1, 4))
+
     def test_damage_costs_one_job_and_not_the_lane(self) -> None:
         for damage, reason in [
             ("UPDATE payloads SET body = x'7B22FF7D' WHERE update_id = 1", "payload is damaged"),
