@@ -62,22 +62,18 @@ async def serve(handler: Handler) -> None:
 
 
 def receiver() -> Handler:
-    """Takes every callback; ``/sick…`` answers 503; ``/count`` says how many were taken."""
-    taken = 0
-    arrived: dict[bytes, float] = {}
+    """Takes every callback but ``/sick…``; ``/latest`` says when the last ``/probe…`` came (monotonic)."""
+    latest = 0.0
     ok, sick = response(b"200 OK", b"ok"), response(b"503 Service Unavailable", b"")
 
     def handle(target: bytes, body: bytes) -> bytes:
-        nonlocal taken
+        nonlocal latest
         if target.startswith(b"/sick"):
             return sick
-        if target == b"/count":
-            return response(b"200 OK", b"%d" % taken)
-        if target.startswith(b"/when?"):
-            return response(b"200 OK", b"%f" % arrived.get(target[6:], 0.0))
-        taken += 1
+        if target == b"/latest":
+            return response(b"200 OK", b"%f" % latest)
         if target.startswith(b"/probe"):
-            arrived.setdefault(target, time.monotonic())
+            latest = time.monotonic()
         return ok
 
     return handle
