@@ -30,7 +30,7 @@ from telegrammer.store.recovery import Recovered, recover
 
 log = Logger()
 
-START_BUSY_MS = 3000
+START_BUSY_MS = 2500
 """A start gives up on a locked database after this: it has 5 s in all (contract 1.3)."""
 COMMAND_BUSY_MS = 5000
 """A command waits this long for each transaction (contract 1.1)."""
