@@ -80,8 +80,8 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
     )
     api_names = ThreadedResolver(reactor, reactor, threads=8)
     api_reactor = reactor_with_resolver(reactor, reactor, api_names)
-    polling = api_exchange(api_reactor, tls, keep_alive=False)
-    sending = api_exchange(api_reactor, tls, keep_alive=True)
+    polling = api_exchange(api_reactor, tls)
+    sending = api_exchange(api_reactor, tls, idle_connections=settings.http_workers)
     telegram = BotApi(settings.token, settings.api_url, polling, sending)
     sockets = _Sockets(callbacks, (polling, sending), (callback_names, api_names))
 

@@ -292,7 +292,7 @@ def api_exchange(
     reactor: IReactorTime,
     policy: IPolicyForHTTPS,
     *,
-    keep_alive: bool,
+    idle_connections: int = 0,
     largest: int = 16 * 2**20,
     connect_seconds: float = CONNECT_SECONDS,
 ) -> Exchange:
@@ -301,10 +301,12 @@ def api_exchange(
 
     :param reactor: connects, tells the time, and looks names up; see `resolver.reactor_with_resolver`.
     :param policy: for https; see `tls.policy_for_https`.
-    :param keep_alive: keep connections for the next exchange (sends), or open one for each (polls).
+    :param idle_connections: how many are kept for the next exchange, for so many at once; 0: one is opened
+        for each.
     :param largest: the largest ``limit`` that will be asked for, in bytes.
     """
-    pool = HTTPConnectionPool(reactor, persistent=keep_alive)
+    pool = HTTPConnectionPool(reactor, persistent=idle_connections > 0)
+    pool.maxPersistentPerHost = idle_connections
     pool.retryAutomatically = False
     pool.cachedConnectionTimeout = IDLE_SECONDS
     endpoints = ApiEndpoints(reactor, policy, connect_seconds, largest + HEAD_LIMIT)
