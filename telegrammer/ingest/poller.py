@@ -125,23 +125,23 @@ class Poller:
         """
         began = self.clock.seconds()
         due = min(self._due, self._ended + SHORTEST_REST) if self._woken else self._due
-        if self._stopped or began < due:
-            return max(0.0, due - began)
-        if self._stepping:
-            # Restarted while the last commit is still under way: never two polls at once.
+        if began < due:
+            return due - began
+        if self._stopped or self._stepping:
+            # Or restarted while the last commit is still under way: never two polls at once.
             return SHORTEST_REST
         self._stepping, self._woken, self._details = True, False, Details()
         try:
             event = await self._asked(began)
         except Exception as error:
             if self._stopped:
-                return 0.0
+                return SHORTEST_REST
             self._details = Details(why=f"an unexpected {type(error).__name__}")
             self._log_crash(error)
             event = polling.Crashed()
         finally:
             self._stepping = False
-        return 0.0 if event is None else self._settle(event)
+        return SHORTEST_REST if event is None else self._settle(event)
 
     async def _asked(self, began: float) -> Event | None:
         """What came of the next request; None when it was cut short by a stop."""
