@@ -154,9 +154,15 @@ def retry(cursor: sqlite3.Cursor, ids: Sequence[int], now: float) -> int:
     in_flight = sorted(job_id for job_id, job in jobs.items() if job is not None and job[3] == "IN_FLIGHT")
     if unknown or in_flight:
         raise DeliveriesRefused(unknown, in_flight)
+    second = floor(now)
+    cursor.executemany(REVIVE, [(second, job_id) for job_id in jobs])
+    # Of each lane only the first can come to lead it.
+    first: dict[int, tuple[lanes.Position, int]] = {}
     for job_id, (subscription_id, epoch, update_id, _) in jobs.items():
-        cursor.execute(REVIVE, (floor(now), job_id))
-        lanes.put_back(cursor, subscription_id, job_id, (epoch, update_id), floor(now))
+        place = ((epoch, update_id), job_id)
+        first[subscription_id] = min(place, first.get(subscription_id, place))
+    for subscription_id, (position, job_id) in first.items():
+        lanes.put_back(cursor, subscription_id, job_id, position, second)
     return len(jobs)
 
 
