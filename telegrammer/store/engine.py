@@ -143,7 +143,7 @@ def prepare(
     connection.execute(f"PRAGMA synchronous={'FULL' if durability == 'full' else 'NORMAL'}")
     # After a burst the -wal file gives back what is beyond this.
     connection.execute("PRAGMA journal_size_limit=67108864")
-    # What a savepoint may have to undo stays in memory, and payloads out of the directory for temporary files.
+    # What a savepoint may have to undo stays in memory, so that no payload gets into a temporary file.
     connection.execute("PRAGMA temp_store=MEMORY")
     connection.execute(f"PRAGMA query_only={'ON' if query_only else 'OFF'}")
 
