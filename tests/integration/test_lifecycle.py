@@ -365,12 +365,15 @@ def test_health_tells_what_telegram_does(
     assert gateway.api.of("deleteWebhook") == []
 
 
-def test_five_failures_in_a_row_are_persistent_and_a_success_clears_them(gateway: Gateway) -> None:
+def test_only_a_validated_batch_clears_failures(gateway: Gateway) -> None:
     gateway.api.script("getUpdates", *[hang_up] * 3)
     gateway.start()
     eventually(lambda: ingestion(gateway.daemon)["consecutive_failures"] >= 2)
     assert gateway.daemon.health()["status"] == "degraded"
-    eventually(lambda: gateway.daemon.health()["status"] == "ok", 15)
+    gateway.api.wait_for_calls("getUpdates", 4)
+    assert gateway.daemon.health()["status"] == "degraded", "a poll that is held has not succeeded yet"
+    gateway.api.message(CHAT, "ends the held poll")
+    eventually(lambda: gateway.daemon.health()["status"] == "ok")
     assert ingestion(gateway.daemon) | {"last_success_at": 0} == {
         "mode": "poll",
         "state": "polling",
@@ -398,7 +401,19 @@ def test_telegram_is_unreachable_at_the_start(gateway: Gateway) -> None:
     gateway.receiver.wait_for(2)
     assert gateway.daemon.health()["status"] in ("ok", "degraded")
     gateway.api.wait_for_calls("getMe", seen + 3)
+    gateway.api.message(CHAT, "ends the held poll")
     eventually(lambda: ingestion(gateway.daemon)["state"] == "polling")
+
+
+def test_five_failures_in_a_row_are_persistent(gateway: Gateway) -> None:
+    gateway.api.fallback["getUpdates"] = PAGE
+    gateway.start()
+    eventually(lambda: ingestion(gateway.daemon)["consecutive_failures"] == 4)
+    assert gateway.daemon.request("GET", "/health").status == 200
+    eventually(lambda: ingestion(gateway.daemon)["consecutive_failures"] == 5, 30)
+    reply = gateway.daemon.request("GET", "/health")
+    assert (reply.status, reply.json["ok"], reply.json["status"]) == (503, False, "unavailable")
+    assert len(gateway.api.of("getUpdates")) == 5, "1, 2, 4, 8 s apart"
 
 
 def test_one_line_for_a_change_and_none_for_each_try(gateway: Gateway) -> None:

@@ -35,7 +35,7 @@ TWISTD = (
     "telegrammer",
 )
 
-_LISTENING = r"listening on (http://\S+)"
+_LISTENING = r"listening on (http://[^\s\"]+)"
 _OURS = re.compile(r"TELEGRAMMER_|(?:STATE_DIRECTORY|CREDENTIALS_DIRECTORY|NOTIFY_SOCKET|WATCHDOG_|LISTEN_)")
 
 
