@@ -78,6 +78,7 @@ class Subscriptions(Protocol):
         The id of the owner's subscription, new or already there; committed.
 
         :raises SubscriptionLimit: a new one would exceed a limit.
+        :raises UnknownKey: the owner's key was deleted meanwhile.
         """
         ...
 
