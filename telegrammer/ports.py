@@ -135,7 +135,7 @@ class Deliveries(Protocol):
     def counts(self) -> Awaitable[QueueCounts]: ...
 
     def purge_dead(self) -> Awaitable[int]:
-        """Delete dead jobs past their retention; how many."""
+        """Delete dead jobs past their retention, and the oldest beyond the limits; how many."""
         ...
 
     def shift_times(self, seconds: int) -> Awaitable[None]:

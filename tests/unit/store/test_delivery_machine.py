@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from attrs import define, evolve
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -33,6 +33,9 @@ from telegrammer.store import deliveries, lanes, recovery
 from telegrammer.store.turns import QueueRules, take_turn
 from tests.support.delivery_queue import DeliveryQueue
 
+SETTINGS = settings(
+    max_examples=100, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 SCHEDULE = Schedule((1, 4))
 RULES = QueueRules(attempts=SCHEDULE.attempts, max_jobs=60, max_dead_per_key=5)
 
@@ -246,6 +249,4 @@ def moved_job(job: Claimed, seconds: int) -> Claimed:
 
 class QueueMachineTests(SynchronousTestCase):
     def test_any_sequence(self) -> None:
-        run_state_machine_as_test(
-            QueueMachine, settings=settings(max_examples=100, stateful_step_count=60, deadline=None)
-        )
+        run_state_machine_as_test(QueueMachine, settings=SETTINGS)
