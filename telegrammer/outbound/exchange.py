@@ -142,9 +142,8 @@ def read_body(response: IResponse, limit: int) -> Deferred[bytes]:
     :param limit: bytes; the connection of a longer one is closed as soon as that is known.
     :raises BodyTooLarge: it is longer.
     """
-    collector = BodyCollector(limit)
-    if response.length is not UNKNOWN_LENGTH and response.length > limit:
-        collector.refuse()
+    declared_too_long = response.length is not UNKNOWN_LENGTH and response.length > limit
+    collector = BodyCollector(limit, declared_too_long)
     response.deliverBody(collector)
     return collector.done
 
@@ -152,17 +151,20 @@ def read_body(response: IResponse, limit: int) -> Deferred[bytes]:
 class BodyCollector(Protocol):
     """Keeps what comes, up to a limit; beyond it, and when cancelled, closes the connection."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, declared_too_long: bool = False) -> None:
         self.done: Deferred[bytes] = Deferred(lambda _: self._close())
         self._limit = limit
+        self._declared_too_long = declared_too_long
         self._parts = bytearray()
 
-    def refuse(self) -> None:
-        """The body is too long: give up on it."""
+    def connectionMade(self) -> None:
+        if self._declared_too_long:
+            self._refuse()
+
+    def _refuse(self) -> None:
         self._parts = bytearray()
         self._close()
-        if not self.done.called:
-            self.done.errback(BodyTooLarge(f"an answer of over {self._limit} bytes"))
+        self.done.errback(BodyTooLarge(f"an answer of over {self._limit} bytes"))
 
     def _close(self) -> None:
         # The transport of a body has no abortConnection (twisted #8227, #12499); what this reaches in the
@@ -170,15 +172,11 @@ class BodyCollector(Protocol):
         if self.transport is not None:
             self.transport.loseConnection()
 
-    def connectionMade(self) -> None:
-        if self.done.called:
-            self._close()
-
     def dataReceived(self, data: bytes) -> None:
         if self.done.called:
             return
         if len(self._parts) + len(data) > self._limit:
-            self.refuse()
+            self._refuse()
         else:
             self._parts += data
 
