@@ -178,8 +178,6 @@ class AdmissionChannel(HTTPChannel):
         return self.stage in (Stage.REFUSED, Stage.CLOSING)
 
     def lineReceived(self, line: bytes) -> None:
-        if self._deaf:
-            return
         if line[:1] in (b" ", b"\t"):  # obs-fold, which proxies read differently (RFC 9112, 5.2)
             self._respondToBadRequestAndDisconnect()
         else:
@@ -194,10 +192,6 @@ class AdmissionChannel(HTTPChannel):
         except ValueError:  # a Content-Length of more digits than int() takes
             self._respondToBadRequestAndDisconnect()
             return False
-
-    def rawDataReceived(self, data: bytes) -> None:
-        if not self._deaf:
-            super().rawDataReceived(data)
 
     def checkPersistence(self, request: Request, version: bytes) -> bool:
         """Whether another request may follow.  Twisted's own takes "close" only between spaces."""
@@ -214,8 +208,6 @@ class AdmissionChannel(HTTPChannel):
     # -- head complete: stop reading and ask -----------------------------------------------------------
 
     def allHeadersReceived(self) -> None:
-        if self._deaf:
-            return
         request = self.requests[-1]
         headers = request.requestHeaders
         target = origin_form(self._command, self._path)
@@ -259,6 +251,7 @@ class AdmissionChannel(HTTPChannel):
         self.paused = False
         self.requests[-1].verdict = verdict
         self._taken = 0
+        self._read_on()
         if self.length == 0:  # nothing follows, so even a refusal may keep the connection
             self._enter(Stage.BODY)
             self.allContentReceived()
@@ -270,8 +263,7 @@ class AdmissionChannel(HTTPChannel):
             if self._expects_continue and not self._buffer:
                 self._send100Continue()
         if not self._deaf:
-            self._networkProducer.resumeProducing()
-            self.dataReceived(b"")
+            self.dataReceived(b"")  # what has come meanwhile
 
     def _body_late(self) -> None:
         self.refuse(REQUEST_TIMEOUT)
@@ -307,7 +299,7 @@ class AdmissionChannel(HTTPChannel):
             self.site.record(method, "-", response.status, None, None)
         else:
             self.site.record(method, request.route, response.status, request.started, request.caller_or_none)
-        self._networkProducer.resumeProducing()
+        self._read_on()
         headers = Headers()
         for name, value in response.headers:
             headers.addRawHeader(name, value)
@@ -334,13 +326,21 @@ class AdmissionChannel(HTTPChannel):
     def pauseProducing(self) -> None:
         self._writer.paused()
         super().pauseProducing()
+        # HTTPChannel reads on while a request is in hand: a peer that never reads could fill our memory.
+        self._networkProducer.pauseProducing()
 
     def resumeProducing(self) -> None:
         super().resumeProducing()
         if self.stage is Stage.SCREENING:
             self._networkProducer.pauseProducing()
+        elif self.stage is Stage.SERVING:
+            self._networkProducer.resumeProducing()
         self._writer.resumed()
         self._go_on()
+
+    def _read_on(self) -> None:
+        if not self._writer.busy:  # otherwise when the peer has taken what it was sent before
+            self._networkProducer.resumeProducing()
 
     # -- the end ---------------------------------------------------------------------------------------
 

@@ -74,12 +74,13 @@ def _report_every_drain(transport: Any) -> None:
 
     Under TLS the socket is one or more layers below.
     """
-    while transport is not None and not isinstance(transport, FileDescriptor):
-        transport = vars(transport).get("transport")
-    if transport is not None:
+    descriptor = transport
+    while descriptor is not None and not isinstance(descriptor, FileDescriptor):
+        descriptor = vars(descriptor).get("transport")
+    if descriptor is not None:
         # Not its bufferSize: that is also how much it reads at once.
-        transport._isSendBufferFull = partial(_keeps_bytes, transport)
+        setattr(descriptor, "_isSendBufferFull", partial(_keeps_bytes, descriptor))  # noqa: B010  # a method
 
 
-def _keeps_bytes(descriptor: Any) -> bool:
-    return len(descriptor.dataBuffer) + descriptor._tempDataLen > 0
+def _keeps_bytes(descriptor: FileDescriptor) -> bool:
+    return bool(descriptor.dataBuffer) or descriptor._tempDataLen > 0

@@ -144,6 +144,23 @@ class JudgingTests(SynchronousTestCase):
         self.assertEqual([answer.code for answer in peer.answers], ["INTERNAL_ERROR"])
         self.assertEqual(len(self.flushLoggedErrors(AttributeError)), 1)
 
+    def test_a_screen_that_passes_the_cancellation_on(self) -> None:
+        class Hanging:
+            async def judge(self, head: object) -> None:
+                await Deferred()
+
+        self.front.site.screen = Hanging()  # type: ignore[assignment]
+        peer = self.front.call(get())
+        peer.leave()
+        self.assertEqual(self.flushLoggedErrors(), [])
+        self.assertEqual(self.front.clock.getDelayedCalls(), [])
+
+    def test_one_refusal_is_enough(self) -> None:
+        peer = self.front.call(chunked(BIG, b"x", end=b"malformed\r\n"))
+        self.assertEqual(peer.statuses, [413])
+        peer.channel.loseConnection()
+        self.assertFalse(peer.transport.disconnecting)
+
     def test_leaving_cancels_the_look_up(self) -> None:
         held: list[Deferred[int | None]] = []
         self.front.keys.held = held
@@ -408,6 +425,36 @@ class StageTests(SynchronousTestCase):
         peer.send(b"")
         self.assertEqual(len(self.front.handler.served), 2)
 
+    def test_nothing_is_read_while_an_answer_is_stuck(self) -> None:
+        self.front.handler.answers = b"x" * 100_000
+        peer = self.front.connect()
+        peer.transport.congested = True
+        peer.send(get())
+        self.assertEqual(peer.transport.producerState, "paused")
+        peer.transport.drain()
+        self.assertEqual(peer.transport.producerState, "paused")
+        peer.transport.drain()
+        self.assertEqual(peer.transport.producerState, "producing")
+
+    def test_nothing_is_read_after_the_verdict_while_an_earlier_answer_is_stuck(self) -> None:
+        self.front.keys.held = held = list[Deferred[int | None]]()
+        peer = self.front.call(get())
+        peer.channel.pauseProducing()
+        held[0].callback(CALLER)
+        self.front.clock.advance(0)
+        self.assertEqual(len(self.front.handler.served), 1)
+        self.assertEqual(peer.transport.producerState, "paused")
+        peer.channel.resumeProducing()
+        self.assertEqual(peer.transport.producerState, "producing")
+
+    def test_reading_goes_on_when_an_earlier_answer_gets_unstuck(self) -> None:
+        """Under TLS the transport says that it keeps bytes only after the next request has begun."""
+        peer = self.front.call(get())
+        peer.channel.pauseProducing()
+        self.assertEqual(peer.transport.producerState, "paused")
+        peer.channel.resumeProducing()
+        self.assertEqual(peer.transport.producerState, "producing")
+
     def test_leaving_with_an_answer_half_sent(self) -> None:
         self.front.handler.answers = b"x" * 100_000
         peer = self.front.connect()
@@ -637,7 +684,11 @@ class TwistedNamesTests(SynchronousTestCase):
             pass
 
         refused = self.assertRaises(StartRefused, twisted_names.check, Changed, Descriptor)
-        for name in ("_command in Changed.lineReceived", "Changed._send100Continue", "Descriptor.bufferSize"):
+        for name in (
+            "_command in Changed.lineReceived",
+            "Changed._send100Continue",
+            "Descriptor._isSendBufferFull",
+        ):
             self.assertIn(name, str(refused))
         self.assertNotIn("requestDone", str(refused))
         twisted_names.check(HTTPChannel, FileDescriptor)
