@@ -1,9 +1,7 @@
 """
-The database as a service; the only module that knows there are threads (contract 4).
+The database as a service: readers by role, one writer, how it does (contract 4).
 
 Readers have small ``query_only`` pools by role, the writer has one connection and a queue (``writer``).
-``adbapi`` lends one connection to one function in one thread; beginning and ending transactions is ours, its
-own ``commit`` and ``rollback`` do nothing here.
 """
 
 from __future__ import annotations
@@ -11,13 +9,11 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
 from attrs import define, field, frozen
 from twisted.application.service import Service
-from twisted.enterprise import adbapi
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -25,16 +21,8 @@ from twisted.python.failure import Failure
 
 from telegrammer.core.problems import DatabaseState, StorageUnavailable, StoreBusy, StoreClosed, StoreFull
 from telegrammer.service import Repeating, Wakeup
-from telegrammer.store.engine import (
-    Durability,
-    Handle,
-    PoolRole,
-    prepare,
-    problem,
-    snapshot,
-    translate,
-    uri,
-)
+from telegrammer.store.engine import Durability, Handle, PoolRole, problem, snapshot
+from telegrammer.store.pool import Pool, started_pool
 from telegrammer.store.writer import Writer
 
 log = Logger()
@@ -52,8 +40,6 @@ BEAT_PATIENCE = 0.5
 """Seconds a look waits for the lock, so that a held one shows within 2 s."""
 LONG_WAIT = 1.0
 """Seconds of waiting for the lock that health calls busy."""
-
-
 ROOM = 262_144
 """Free bytes from which a disk that was full counts as having room."""
 
@@ -65,45 +51,6 @@ class _Seen:
     connection: int
     version: int
     roomy: bool
-
-
-class _Lent(adbapi.Connection):
-    """adbapi's hold on a connection: opened anew when stale; transactions are left to us."""
-
-    def __init__(self, pool: adbapi.ConnectionPool) -> None:
-        super().__init__(pool)
-        if self.handle.stale:
-            self.reconnect()
-
-    @property
-    def handle(self) -> Handle:
-        connection = self._connection
-        assert isinstance(connection, Handle)
-        return connection
-
-    def commit(self) -> None:
-        """Nothing: what runs here has ended its transaction."""
-
-    def rollback(self) -> None:
-        """Nothing: what runs here has ended its transaction."""
-
-
-class _Pool(adbapi.ConnectionPool):
-    connectionFactory = _Lent
-
-    def run(self, work: Callable[[Handle], T]) -> Deferred[T]:
-        """
-        The result of ``work`` in a thread.
-
-        :raises StorageUnavailable: (as a failure) no connection could be opened.
-        """
-        running: Deferred[T] = self.runWithConnection(lambda lent: work(lent.handle))
-        return running.addErrback(_translated)
-
-
-def _translated(failure: Failure) -> Failure:
-    trouble = translate(failure.value)
-    return failure if trouble is None else Failure(trouble)
 
 
 def _look(cursor: sqlite3.Cursor, directory: Path, trouble: type[StorageUnavailable] | None) -> _Seen:
@@ -141,8 +88,8 @@ class Database(Service):
     clock: IReactorTime = field(kw_only=True)
     on_outside_commit: list[Callable[[], None]] = field(factory=list, kw_only=True)
     """Called within about a second when another process has committed (contract 1.1)."""
-    _readers: dict[PoolRole, _Pool] = field(factory=dict, init=False)
-    _writing: _Pool | None = field(default=None, init=False)
+    _readers: dict[PoolRole, Pool] = field(factory=dict, init=False)
+    _writing: Pool | None = field(default=None, init=False)
     _writer: Writer | None = field(default=None, init=False)
     _beats: Repeating | None = field(default=None, init=False)
     _write_trouble: type[StorageUnavailable] | None = field(default=None, init=False)
@@ -174,22 +121,17 @@ class Database(Service):
         self._beats.startService()
         super().startService()
 
-    def _pool(self, name: str, size: int, busy_ms: int, *, query_only: bool) -> _Pool:
-        pool = _Pool(
-            "sqlite3",
-            uri(self.path),
-            uri=True,
-            isolation_level=None,
-            check_same_thread=False,
-            factory=Handle,
-            cp_reactor=self.reactor,
-            cp_name=f"database-{name}",
-            cp_min=1 if name == "writer" else 0,
-            cp_max=size,
-            cp_openfun=partial(prepare, durability=self.durability, busy_ms=busy_ms, query_only=query_only),
+    def _pool(self, name: str, size: int, busy_ms: int, *, query_only: bool) -> Pool:
+        return started_pool(
+            self.reactor,
+            self.path,
+            name,
+            least=0 if query_only else size,
+            most=size,
+            durability=self.durability,
+            busy_ms=busy_ms,
+            query_only=query_only,
         )
-        pool.start()
-        return pool
 
     def stopService(self) -> Deferred[None]:
         """Refuse new work, let what was accepted finish, close.  Fires when no thread is left."""

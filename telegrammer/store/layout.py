@@ -78,7 +78,8 @@ def recognise(path: Path) -> Layout:
     try:
         with look(path) as connection:
             return _classify(connection, path)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        # Of a damaged file SQLite may quote what is no text.
         match translate(error):
             case StoreBusy():
                 raise StartRefused(f"the database {path} is locked by another process") from None

@@ -35,6 +35,9 @@ START_BUSY_MS = 2500
 COMMAND_BUSY_MS = 5000
 """A command waits this long for each transaction (contract 1.1)."""
 
+# UnicodeDecodeError: of a damaged file SQLite may quote what is no text.
+_TROUBLES = (StorageUnavailable, sqlite3.Error, OSError, UnicodeDecodeError)
+
 
 @frozen
 class Opened:
@@ -71,7 +74,7 @@ def open_state(path: Path, *, bot_digits: int | None, durability: Durability = "
         with closing(connect(path, durability=durability, busy_ms=START_BUSY_MS)) as connection:
             with immediate(connection) as cursor:
                 recovered = recover(cursor, now())
-    except (StorageUnavailable, sqlite3.Error) as error:
+    except _TROUBLES as error:
         raise _unusable(path, error) from None
     bot_id = layout.bot_id if isinstance(layout, Ours) else None
     return Opened(created, migrated_from, backup, bot_id, recovered)
@@ -140,7 +143,7 @@ def _bring_up(
     except BaseException as error:
         if made:
             _remove(path)
-        if isinstance(error, (StorageUnavailable, sqlite3.Error, OSError)):
+        if isinstance(error, _TROUBLES):
             raise _unusable(path, error) from None
         raise
     if version is not None:

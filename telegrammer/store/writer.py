@@ -5,8 +5,7 @@ SQLite admits one writer at a time and its busy handler is unfair, so all writes
 urgent ones first, and one thread serves the queue.  A turn takes what waits *now*; no timer collects more.
 Idle, a group is one operation; under load, groups grow by themselves.
 
-Each operation runs in its own SAVEPOINT: one that raises is undone alone.  BEGIN and COMMIT are shared: when
-either fails, or SQLite gives up the whole transaction, all of the group fail the same way.
+One that raises is undone alone; a commit that fails fails for all of its group (``group``).
 
 Another process may hold the lock.  A turn therefore waits only a slice for it, then those whose patience has
 ended are told ``StoreBusy`` and the others, with whatever has arrived meanwhile, try again: nobody waits
@@ -20,14 +19,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar, TypeVarTuple
 
-from attrs import define, field, frozen
+from attrs import define, field
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from telegrammer.core.problems import StorageUnavailable, StoreBusy, StoreClosed, StoreFailing
-from telegrammer.store.engine import Handle, mark, problem, translate, undo
+from telegrammer.core.problems import StorageUnavailable, StoreBusy, StoreClosed
+from telegrammer.store.engine import Handle, problem
+from telegrammer.store.group import Locked, Lost, Operation, Report, perform
 
 log = Logger()
 
@@ -50,115 +50,6 @@ class Lender(Protocol):
     """Runs a function of the writing connection in its thread."""
 
     def run(self, work: Callable[[Handle], T]) -> Deferred[T]: ...
-
-
-@define(eq=False)
-class Operation:
-    """One write and who waits for it."""
-
-    work: Callable[[sqlite3.Cursor], object]
-    deadline: float
-    urgent: bool
-    caller: Deferred[object]
-    begun: bool = False
-    abandoned: bool = False
-    """The caller has cancelled: drop it when it has not begun, else let it finish unheard."""
-
-    def answer(self, outcome: object) -> None:
-        """Tell the caller; a Failure is an errback."""
-        if not self.abandoned:
-            self.caller.callback(outcome)
-
-
-@frozen
-class Committed:
-    """The group was committed; one outcome each, None for an abandoned one."""
-
-    outcomes: Sequence[object | Failure]
-    changed: bool
-    """Rows were really written."""
-
-
-@frozen
-class Locked:
-    """Nothing has begun: another process held the lock for the whole slice."""
-
-
-@frozen
-class Lost:
-    """The transaction was rolled back whole."""
-
-    kind: type[StorageUnavailable]
-
-
-Report = Committed | Locked | Lost
-
-
-class _GroupLost(Exception):
-    """SQLite rolled the whole transaction back by itself; the cause is the error it said so with."""
-
-
-def perform(connection: Handle, group: Sequence[Operation], wait: float, begun: Callable[[], None]) -> Report:
-    """One transaction, in the writer's thread.  Never raises for what the database does."""
-    try:
-        try:
-            connection.execute(f"PRAGMA busy_timeout={max(1, round(wait * 1000)):d}")
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            trouble = translate(error)
-            if isinstance(trouble, StoreBusy):
-                return Locked()
-            raise
-        begun()
-        outcomes: list[object | Failure] = []
-        changed = False
-        for operation in group:
-            before = connection.total_changes
-            outcome = _perform_one(connection, operation)
-            outcomes.append(outcome)
-            changed = changed or (not isinstance(outcome, Failure) and connection.total_changes > before)
-        connection.execute("COMMIT")
-        return Committed(outcomes, changed)
-    except (sqlite3.Error, _GroupLost) as error:
-        cause = error.__cause__ if isinstance(error, _GroupLost) else error
-        trouble = translate(cause)
-        if trouble is None:
-            # Not SQLite: an operation ended the transaction it was lent.
-            log.error(
-                "a transaction was lost to a fault in one of its operations: {kind}",
-                kind=type(cause).__name__,
-            )
-            trouble = problem(StoreFailing)
-        mark(connection, trouble)
-        return Lost(type(trouble))
-    finally:
-        undo(connection)
-
-
-def _perform_one(connection: Handle, operation: Operation) -> object | Failure:
-    if operation.abandoned:
-        return None
-    operation.begun = True
-    connection.execute("SAVEPOINT operation")
-    cursor = connection.cursor()
-    outcome: object | Failure
-    try:
-        outcome = operation.work(cursor)
-    except Exception as error:
-        if not connection.in_transaction:
-            # SQLITE_FULL, IOERR and NOMEM may end everything, the work of the others included.
-            raise _GroupLost from error
-        connection.execute("ROLLBACK TO operation")
-        trouble = translate(error)
-        if trouble is None:
-            outcome = Failure()
-        else:
-            mark(connection, trouble)
-            outcome = Failure(trouble)
-    finally:
-        cursor.close()
-    connection.execute("RELEASE operation")
-    return outcome
 
 
 @define(eq=False)

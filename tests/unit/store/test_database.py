@@ -25,7 +25,7 @@ from telegrammer.core.problems import (
 from telegrammer.ports import Storage
 from telegrammer.store.database import BEAT, LONG_WAIT, ROOM, Database
 from telegrammer.store.engine import Handle, problem
-from telegrammer.store.writer import Locked, Lost
+from telegrammer.store.group import Locked, Lost
 from tests.support.inline_database import migrated_connection
 
 T = TypeVar("T")

@@ -294,9 +294,7 @@ class LinkTests(OpeningCase):
 
 
 class DamageTests(OpeningCase):
-    @given(
-        st.lists(st.tuples(st.integers(0, 2**17), st.binary(min_size=1, max_size=8)), min_size=1, max_size=20)
-    )
+    @given(st.lists(st.tuples(PLACES, st.binary(min_size=1, max_size=8)), min_size=1, max_size=20))
     @settings(max_examples=60, deadline=None)
     def test_whatever_became_of_a_file_it_is_told_in_one_line(self, damage: list[tuple[int, bytes]]) -> None:
         for make in (self.open, lambda: self.make(OLD, "INSERT INTO api_keys VALUES ('a', 'k', 7)")):
@@ -313,6 +311,12 @@ class DamageTests(OpeningCase):
                 self.assertNotIn("\n", str(refusal))
             self.assertEqual(self.path.read_bytes(), content)
             self.assertEqual(list(self.files()), ["a.db"])
+            try:
+                self.open()
+            except StartRefused as refusal:
+                self.assertNotIn("\n", str(refusal))
+            for path in self.path.parent.iterdir():
+                path.unlink()
 
     def test_a_binding_that_is_no_number(self) -> None:
         self.open()

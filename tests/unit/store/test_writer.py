@@ -21,7 +21,8 @@ from telegrammer.core.problems import (
     StoreFull,
 )
 from telegrammer.store.engine import Handle, connect
-from telegrammer.store.writer import LARGEST_BACKGROUND, SHORTEST_WAIT, SLICE, Locked, Lost, Report, Writer
+from telegrammer.store.group import Locked, Lost, Report
+from telegrammer.store.writer import LARGEST_BACKGROUND, SHORTEST_WAIT, SLICE, Writer
 from tests.support.directories import temporary_directory
 
 T = TypeVar("T")
