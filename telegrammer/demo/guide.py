@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import treq
 from attrs import define, field, frozen
-from twisted.internet.defer import CancelledError, Deferred, TimeoutError
+from twisted.internet.defer import Deferred, TimeoutError
 from twisted.web.client import Agent
 from twisted.web.http_headers import Headers
 
@@ -85,18 +85,23 @@ class Guide:
         """
         awaited = event if isinstance(event, Deferred) else Deferred.fromCoroutine(event)
         if seconds is not None:
-            awaited.addTimeout(seconds, self.reactor)
+            awaited.addTimeout(seconds, self.reactor, onTimeoutCancel=_late)
         before, self._awaited = self._awaited, awaited
         if self._interrupted:
             awaited.cancel()
         try:
             return await awaited
-        except TimeoutError:
-            raise DemoFailed(f"{what}: nothing within {seconds:.0f} s") from None
-        except CancelledError:
-            if self._interrupted or self.daemon is None:
+        except (DemoFailed, DemoInterrupted):
+            raise
+        except Exception as error:
+            # A wait that was cancelled fails in many ways: what was waited for decides.
+            if self._interrupted:
                 raise DemoInterrupted from None
-            raise DemoFailed(f"{what}: the daemon ended with status {self.daemon.status}") from None
+            if self.daemon is not None and self.daemon.status is not None:
+                raise DemoFailed(f"{what}: the daemon ended with status {self.daemon.status}") from None
+            if isinstance(error, TimeoutError):
+                raise DemoFailed(f"{what}: nothing within {seconds:.0f} s") from None
+            raise DemoFailed(f"{what}: {type(error).__name__}") from None
         finally:
             self._awaited = before
 
@@ -115,12 +120,7 @@ class Guide:
             await treq.collect(response, chunks.append)
             return Answer(int(response.code), b"".join(chunks))
 
-        try:
-            return await self.expect(f"{method} {path}", exchange())
-        except (DemoFailed, DemoInterrupted):
-            raise
-        except Exception as error:
-            raise DemoFailed(f"{method} {path}: {type(error).__name__}") from None
+        return await self.expect(f"{method} {path}", exchange())
 
     def watch_over(self, daemon: Child) -> None:
         """From now on the daemon is to run: its end ends the wait in hand."""
@@ -143,3 +143,7 @@ class Guide:
     def daemon_log(self) -> list[str]:
         """The last lines of the daemon's log, which by contract holds no secrets."""
         return [] if self.daemon is None else self.daemon.err.splitlines()[-15:]
+
+
+def _late(result: object, seconds: float) -> NoReturn:
+    raise TimeoutError(seconds)

@@ -142,7 +142,7 @@ def test_what_failed_is_said(temporary: Path, tmp_path_factory: pytest.TempPathF
     assert demo.wait() == 1
     assert demo.output.lines[-2:] == [
         "    daemon: no luck today",
-        "FAILED: telegrammer serve ended with status 3",
+        "FAILED: telegrammer serve: the daemon ended with status 3",
     ], demo.output.text
     demo.assert_nothing_is_left()
 
