@@ -97,15 +97,12 @@ def upstream() -> Handler:
 
 
 def proxy(port: int) -> None:
-    """The control for ``/send``: a Klein route that hands the body to a Twisted client, and no more."""
-    from io import BytesIO
-
+    """The control for ``/send``: a Klein route that hands the body to a treq client, and no more."""
     import treq
     from klein import Klein
+    from treq.client import HTTPClient
     from twisted.internet import reactor
-    from twisted.internet.defer import Deferred
-    from twisted.web.client import Agent, FileBodyProducer, HTTPConnectionPool
-    from twisted.web.http_headers import Headers
+    from twisted.web.client import Agent, HTTPConnectionPool
     from twisted.web.iweb import IRequest
     from twisted.web.server import Site
 
@@ -113,18 +110,16 @@ def proxy(port: int) -> None:
     app = Klein()
     pool = HTTPConnectionPool(reactor)
     pool.maxPersistentPerHost = 16
-    agent = Agent(reactor, pool=pool)
-    url = b"http://127.0.0.1:%d/bot1:x/sendMessage" % port
+    client = HTTPClient(Agent(reactor, pool=pool))
+    url = f"http://127.0.0.1:{port}/bot1:x/sendMessage"
 
     @app.route("/send", methods=["POST"])
     async def send(request: IRequest) -> bytes:
         wanted = json.loads(request.content.read())
-        body = json.dumps({"chat_id": wanted["chat_id"], "text": wanted["text"]}).encode()
-        headers = Headers({b"content-type": [b"application/json"]})
-        answer = await agent.request(b"POST", url, headers, FileBodyProducer(BytesIO(body)))
+        answer = await client.post(url, json={"chat_id": wanted["chat_id"], "text": wanted["text"]})
         request.setHeader(b"content-type", b"application/json")
-        content: Deferred[bytes] = treq.content(answer)
-        return await content
+        content: bytes = await treq.content(answer)
+        return content
 
     listening = house.listenTCP(0, Site(app.resource()), interface="127.0.0.1")
     print(listening.getHost().port, flush=True)

@@ -72,5 +72,5 @@ async def against_a_bare_proxy(reactor: Any, quick: bool) -> list[Figure]:
             ratios.append(ours[-1]["rate"] / theirs[-1]["rate"])
     rate, bare = (middle([each["rate"] for each in reports]) for reports in (ours, theirs))
     p99 = middle([each["p99"] for each in ours])
-    detail = f"{rate:,.0f}/s (p99 {p99 * 1000:.0f} ms) against {bare:,.0f}/s of Klein and Agent"
+    detail = f"{rate:,.0f}/s (p99 {p99 * 1000:.0f} ms) against {bare:,.0f}/s of Klein and treq"
     return [at_least("/send / bare proxy, 16 callers", middle(ratios), 0.6, detail)]

@@ -263,7 +263,7 @@ def _ask_telegram(settings: Settings, bound: int | None) -> list[Finding]:
         return [Finding("FAIL", "settings", str(error)), *_skipped("getMe", "getWebhookInfo")]
     reactor = the_reactor()
     resolver = ThreadedResolver(reactor, reactor)
-    exchange = api_exchange(reactor_with_resolver(reactor, reactor, resolver), policy, keep_alive=False)
+    exchange = api_exchange(reactor_with_resolver(reactor, reactor, resolver), policy)
     api = BotApi(settings.token, settings.api_url, exchange, exchange)
     findings: list[Finding] = []
 

@@ -15,7 +15,13 @@ from typing import Protocol, assert_never
 from attrs import frozen
 
 from telegrammer.core.health import HealthReport
-from telegrammer.core.problems import InvalidRequest, StorageUnavailable, SubscriptionLimit, TelegrammerError
+from telegrammer.core.problems import (
+    InvalidRequest,
+    StorageUnavailable,
+    SubscriptionLimit,
+    TelegrammerError,
+    UnknownKey,
+)
 from telegrammer.core.subscriptions import Subscription
 from telegrammer.core.telegram import (
     Misbehaved,
@@ -198,6 +204,8 @@ def from_problem(error: TelegrammerError) -> Response:
             return problem(400, "INVALID_REQUEST", error.message, field=error.field)
         case SubscriptionLimit():
             return problem(409, "SUBSCRIPTION_LIMIT", str(error) or "the limit of subscriptions is reached")
+        case UnknownKey():
+            return UNAUTHORIZED
         case StorageUnavailable():
             return STORAGE_UNAVAILABLE
         case _:

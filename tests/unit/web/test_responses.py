@@ -92,6 +92,7 @@ class ProblemTests(SynchronousTestCase):
             (problems.StoreFailing("x"), 503, "STORAGE_UNAVAILABLE"),
             (problems.StoreClosed("x"), 503, "STORAGE_UNAVAILABLE"),
             (problems.CapacityReached("x"), 500, "INTERNAL_ERROR"),
+            (problems.UnknownKey("gone"), 401, "UNAUTHORIZED"),
             (problems.WrongBot(1, 2), 500, "INTERNAL_ERROR"),
         )
         for error, status, code in cases:
