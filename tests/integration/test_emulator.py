@@ -23,8 +23,8 @@ TOKEN = "666:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsawQ"
 CHAT = 7
 
 RUNNER = """
-const { TelegramServer } = require('telegram-test-api');
-const [port, token, chatId] = [Number(process.argv[2]), process.argv[3], Number(process.argv[4])];
+const TelegramServer = require('telegram-test-api');
+const [port, token, chatId] = [Number(process.argv[1]), process.argv[2], Number(process.argv[3])];
 const server = new TelegramServer({ host: '127.0.0.1', port });
 server.start().then(() => {
   server.server.on('request', (request) => {
