@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from attrs import define
@@ -107,14 +108,14 @@ def _rotate(file: LogFile) -> None:
 class TwistdDaemon(Daemon):
     """The daemon under twistd: a refusal is a line in its log and status 1."""
 
-    on_refusal: Callable[[], None] = lambda: None
+    on_refusal: Callable[[str], None] = lambda line: None
 
     def startService(self) -> None:
         try:
             super().startService()
         except StartRefused as refused:
             log.critical("cannot start: {reason}", reason=str(refused))
-            self.on_refusal()
+            self.on_refusal(str(refused))
             # twistd would show the traceback of anything else.
             raise SystemExit(1) from None
 
@@ -139,8 +140,9 @@ def makeService(options: Options) -> IService:
     def status() -> int:
         return 128 + (stop[0].asked or 0) if stop and stop[0].asked else 0
 
-    def refused() -> None:
-        _remove_pid_file(options.parent)
+    def refused(line: str) -> None:
+        if options.parent is not None:
+            _tidy_up(options.parent, line)
         end_within(REFUSED_GRACE, lambda: 1)
 
     stop: list[StopOnce] = []
@@ -152,11 +154,15 @@ def makeService(options: Options) -> IService:
     )
 
 
-def _remove_pid_file(runner: Mapping[str, Any] | None) -> None:
-    """twistd removes its pid file after every exception but the one that ends it without a traceback."""
-    name = runner.get("pidfile") if runner is not None else None
+def _tidy_up(runner: Mapping[str, Any], line: str) -> None:
+    """
+    What twistd does after every exception but the one that ends it without a traceback: remove the pid file,
+    and tell the process that waits for the daemon's start, which would wait for ever.
+    """
+    pipe, name = runner.get("statusPipe"), runner.get("pidfile")
     if name:
-        try:
+        with suppress(OSError):
             os.unlink(name)
-        except OSError:
-            pass
+    if pipe is not None:
+        os.write(pipe, b"1 " + line.encode("ascii", "backslashreplace")[:98])
+        os.close(pipe)

@@ -113,6 +113,16 @@ def test_the_pid_file_of_a_refused_start_goes(tmp_path: Path) -> None:
         assert process.wait(PATIENCE) == 1
 
 
+def test_a_daemonised_start_that_is_refused_says_so_to_who_waits_for_it(tmp_path: Path) -> None:
+    with door(tmp_path, "lock-held", "twistd", "telegrammer") as (process, output):
+        assert process.wait(PATIENCE) == 1
+        output.finish()
+        assert "the database is in use" in output.text
+        log = tmp_path / "twistd.log"
+        assert "cannot start: the database is in use" in log.read_text()
+        log.unlink()
+
+
 def test_a_fault_of_ours_is_status_1(tmp_path: Path) -> None:
     with door(tmp_path, "fault", "serve", "--log-format", "json") as (process, output):
         assert process.wait(PATIENCE) == 1

@@ -128,17 +128,18 @@ class ServiceTests(OptionsCase):
 
         globalLogPublisher.addObserver(see)
         self.addCleanup(globalLogPublisher.removeObserver, see)
-        daemon = TwistdDaemon(build, on_refusal=lambda: said.append("refused"))
+        daemon = TwistdDaemon(build, on_refusal=said.append)
         self.assertEqual(self.assertRaises(SystemExit, daemon.startService).code, 1)
-        self.assertEqual(said, ["refused"])
+        self.assertEqual(said, ["the lock is held"])
         self.assertEqual([event.get("reason") for event in seen], ["the lock is held"])
 
-    def test_the_pid_file_of_a_refused_start(self) -> None:
-        with TemporaryDirectory() as directory:
+    def test_what_twistd_leaves_to_us_after_a_refused_start(self) -> None:
+        reader, writer = os.pipe()
+        with TemporaryDirectory() as directory, os.fdopen(reader, "rb") as pipe:
             name = os.path.join(directory, "twistd.pid")
             Path(name).write_text("1")
-            tap._remove_pid_file({"pidfile": name})
+            tap._tidy_up({"pidfile": name, "statusPipe": writer}, "x" * 200)
             self.assertFalse(os.path.exists(name))
-            tap._remove_pid_file({"pidfile": name})
-            tap._remove_pid_file({"pidfile": ""})
-            tap._remove_pid_file(None)
+            self.assertEqual(pipe.read(), b"1 " + b"x" * 98)
+            tap._tidy_up({"pidfile": name}, "")
+            tap._tidy_up({"pidfile": ""}, "")
