@@ -290,7 +290,6 @@ class AdmissionChannel(HTTPChannel):
             return
         self._enter(Stage.REFUSED, self.site.limits.answer_seconds, self.abort)
         self.paused = False
-        self.persistent = False
         self.clearLineBuffer()
         self._taken = 0
         request = self.requests[-1] if self.requests else None

@@ -24,11 +24,7 @@ def well_framed(headers: Headers, version: bytes) -> bool:
     codings = headers.getRawHeaders(b"transfer-encoding")
     if codings is None:
         return True
-    return (
-        version == b"HTTP/1.1"
-        and [coding.lower() for coding in codings] == [b"chunked"]
-        and not headers.hasHeader(b"content-length")
-    )
+    return version == b"HTTP/1.1" and [coding.lower() for coding in codings] == [b"chunked"]
 
 
 def names_host(headers: Headers, version: bytes) -> bool:

@@ -62,8 +62,8 @@ class WorkerQueueTests(SynchronousTestCase):
         late: list[Deferred[None]] = []
 
         def ends_at_once(_: None) -> None:
-            late.append(self.queue.turn())
             self.queue.release()
+            late.append(self.queue.turn())
 
         turns[2].addCallback(ends_at_once)
         self.queue.release()
