@@ -294,6 +294,11 @@ class PollTests(PollerTestCase):
         self.check_rests(1)
         self.assertEqual(len(self.told()), 2)
 
+    def test_a_request_cancelled_by_somebody_else(self) -> None:
+        self.api.polls[0].cancel()
+        self.assertEqual(self.poller.status().reason, "upstream")
+        self.check_rests(1)
+
     def test_a_crash_of_the_store(self) -> None:
         self.store.trouble.append(ValueError("SECRET"))
         self.answer(Batch((Update(5),)))
@@ -479,6 +484,23 @@ class StopTests(PollerTestCase):
         # Some layer made an outcome of the cancellation.
         self.patch(question, "_canceller", lambda held: held.callback(NetworkFailure("x")))
         self.told()
+        self.successResultOf(self.service.stopService())
+        self.assertEqual((self.told(), self.poller.status().consecutive_failures), ([], 0))
+
+    def test_while_the_cursor_is_read(self) -> None:
+        reading: Deferred[Cursor] = Deferred()
+        self.patch(FakeIngestion, "cursor", lambda store: reading)
+        self.identify()
+        stopped = self.service.stopService()
+        self.assertNoResult(stopped)
+        reading.callback(Cursor())
+        self.successResultOf(stopped)
+        self.assertEqual(self.api.asked, [])
+
+    def test_a_crash_while_stopping_is_not_told(self) -> None:
+        self.identify()
+        self.told()
+        self.patch(self.api.polls.pop(), "_canceller", lambda held: held.errback(ValueError("SECRET")))
         self.successResultOf(self.service.stopService())
         self.assertEqual((self.told(), self.poller.status().consecutive_failures), ([], 0))
 
