@@ -87,7 +87,6 @@ class _Record:
     level: str
     namespace: str
     message: str
-    fields: dict[str, str | int | float | bool | None]
     error: str | None
     traceback: str | None
 
@@ -100,14 +99,6 @@ _PLUMBING = frozenset(
 
 def _record(event: LogEvent, redact: Redactor) -> _Record:
     failure, level = event.get("log_failure", event.get("failure")), event.get("log_level")
-    fields: dict[str, str | int | float | bool | None] = {}
-    for name, value in event.items():
-        if name.startswith("log_") or name in _PLUMBING or not isinstance(name, str):
-            continue
-        if isinstance(value, str):
-            fields[name] = escaped(redact(value), MESSAGE_LIMIT)
-        elif value is None or type(value) in (bool, int, float):
-            fields[name] = value
     error = traceback = None
     if isinstance(failure, Failure):
         error = getattr(failure.type, "__name__", "unknown")
@@ -117,10 +108,22 @@ def _record(event: LogEvent, redact: Redactor) -> _Record:
         level=level.name if level is not None else LogLevel.info.name,
         namespace=escaped(redact(str(event.get("log_namespace") or "-")), 100),
         message=escaped(redact(_message(event)), MESSAGE_LIMIT),
-        fields=fields,
         error=error,
         traceback=traceback,
     )
+
+
+def _fields(event: LogEvent, redact: Redactor) -> dict[str, str | int | float | bool | None]:
+    """The event's own scalar fields."""
+    fields: dict[str, str | int | float | bool | None] = {}
+    for name, value in event.items():
+        if name.startswith("log_") or name in _PLUMBING or not isinstance(name, str):
+            continue
+        if isinstance(value, str):
+            fields[name] = escaped(redact(value), MESSAGE_LIMIT)
+        elif value is None or type(value) in (bool, int, float):
+            fields[name] = value
+    return fields
 
 
 def _message(event: LogEvent) -> str:
@@ -152,7 +155,7 @@ def json_line(event: LogEvent, redact: Redactor) -> str:
     if record.error is not None:
         line["error"] = record.error
         line["traceback"] = escaped_lines(record.traceback or "")
-    for name, value in record.fields.items():
+    for name, value in _fields(event, redact).items():
         # NaN and infinity are no JSON.
         odd = isinstance(value, float) and (value != value or value in (float("inf"), float("-inf")))
         line.setdefault(escaped(redact(name), 100), str(value) if odd else value)
