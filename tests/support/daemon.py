@@ -25,15 +25,11 @@ BOT_ID = 123456789
 PATIENCE = 20.0
 """Seconds that a test waits for an event before it fails; nothing should come near it."""
 
-COMMAND = (sys.executable, "-P", "-m", "telegrammer")
-TWISTD = (
-    sys.executable,
-    "-P",
-    str(Path(sys.executable).parent / "twistd"),
-    "-n",
-    "--pidfile=",
-    "telegrammer",
-)
+FLAGS = (*(("-X", "dev") if sys.flags.dev_mode else ()), *(f"-W{option}" for option in sys.warnoptions))
+"""How strict this interpreter was told to be; those it starts are to be as strict."""
+PYTHON = (sys.executable, "-P", *FLAGS)
+COMMAND = (*PYTHON, "-m", "telegrammer")
+TWISTD = (*PYTHON, str(Path(sys.executable).parent / "twistd"), "-n", "--pidfile=", "telegrammer")
 
 _LISTENING = r"listening on (http://[^\s\"]+)"
 _OURS = re.compile(r"TELEGRAMMER_|(?:STATE_DIRECTORY|CREDENTIALS_DIRECTORY|NOTIFY_SOCKET|WATCHDOG_|LISTEN_)")
