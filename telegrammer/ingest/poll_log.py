@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import define, field, frozen
 from twisted.logger import Logger
 
-from telegrammer.core.polling import Event, Identified, PollState
+from telegrammer.core.polling import FULL_LIMIT, Event, Identified, PollState
 from telegrammer.core.telegram import BadCredentials, Identity, NetworkFailure, UpstreamFailure
 
 log = Logger(namespace="telegrammer.ingest.poller")
@@ -28,6 +28,8 @@ class PollLog:
     """Writes a line when what it would tell has changed since the last one."""
 
     _told: tuple[object, ...] = field(default=(), init=False)
+    _failures: int = field(default=0, init=False)
+    """In a row, before the last success."""
 
     def tell(
         self,
@@ -49,21 +51,26 @@ class PollLog:
         if isinstance(event, Identified) and before.failures:
             # getMe answers again; whether getUpdates does is still to be seen.
             return
+        self._failures = after.failures or self._failures
+        if after.state == "polling" and after.limit < FULL_LIMIT:
+            # A queue that is all but full takes an update now and then: not worth two lines each time.
+            return
         if news == self._told:
             return
         self._told = news
         if isinstance(event, NetworkFailure | UpstreamFailure):
             details = Details(why=event.why)
         if after.state == "polling":
-            self._tell_polling(before, identity)
+            self._tell_polling(identity)
         elif after.state == "backing_off":
             self._tell_backing_off(after, details, rest)
         else:
             self._tell_suspended(after, status, details)
 
-    def _tell_polling(self, before: PollState, identity: Identity | None) -> None:
-        if before.failures:
-            log.info("polling again, after {failures} failures in a row", failures=before.failures)
+    def _tell_polling(self, identity: Identity | None) -> None:
+        if self._failures:
+            log.info("polling again, after {failures} failures in a row", failures=self._failures)
+            self._failures = 0
         elif identity is not None:
             log.info(
                 "polling for bot {bot_id}, @{username}",

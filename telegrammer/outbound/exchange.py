@@ -8,6 +8,7 @@ orderly manner would wait for the very peer that does not answer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 
@@ -59,7 +60,10 @@ IDLE_SECONDS: Final = 10
 """How long an idle connection is kept: a stale one would make a send's outcome unknown."""
 
 HEAD_LIMIT: Final = 64 * 1024
-"""Bytes of an answer that may come besides its body."""
+"""Bytes of an answer's head, the 1xx answers before it included."""
+
+_end_of_head = re.compile(rb"\n\r?\n").search
+_informational = re.compile(rb"HTTP/[0-9.]+ +1[0-9][0-9]").match
 
 
 @define(eq=False)
@@ -291,7 +295,6 @@ def api_exchange(
     policy: IPolicyForHTTPS,
     *,
     idle_connections: int = 0,
-    largest: int = 16 * 2**20,
     connect_seconds: float = CONNECT_SECONDS,
 ) -> Exchange:
     """
@@ -301,13 +304,12 @@ def api_exchange(
     :param policy: for https; see `tls.policy_for_https`.
     :param idle_connections: how many are kept for the next exchange, for so many at once; 0: one is opened
         for each.
-    :param largest: the largest ``limit`` that will be asked for, in bytes.
     """
     pool = HTTPConnectionPool(reactor, persistent=idle_connections > 0)
     pool.maxPersistentPerHost = idle_connections
     pool.retryAutomatically = False
     pool.cachedConnectionTimeout = IDLE_SECONDS
-    endpoints = ApiEndpoints(reactor, policy, connect_seconds, largest + HEAD_LIMIT)
+    endpoints = ApiEndpoints(reactor, policy, connect_seconds)
     agent = Agent.usingEndpointFactory(reactor, endpoints, pool)
     return Exchange(agent, reactor, pool.closeCachedConnections)
 
@@ -320,7 +322,6 @@ class ApiEndpoints:
     reactor: object
     policy: IPolicyForHTTPS
     connect_seconds: float
-    ceiling: int
 
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
         host = uri.host.decode("ascii")
@@ -331,7 +332,7 @@ class ApiEndpoints:
             endpoint = wrapClientTLS(self.policy.creatorForNetloc(uri.host, uri.port), endpoint)
         elif uri.scheme != b"http":
             raise ValueError("neither http nor https")
-        return AbortingEndpoint(endpoint, self.ceiling)
+        return AbortingEndpoint(endpoint)
 
 
 @implementer(IStreamClientEndpoint)
@@ -340,45 +341,62 @@ class AbortingEndpoint:
     """An endpoint whose connections end at once when they end."""
 
     endpoint: IStreamClientEndpoint
-    ceiling: int
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         # The client's factory announces its start with the endpoint's address in the log.
         cast(Factory, protocolFactory).noisy = False
-        wrapping = AbortingFactory(protocolFactory, self.ceiling)
+        wrapping = AbortingFactory(protocolFactory)
         connected = cast("Deferred[AbortingTransport]", self.endpoint.connect(wrapping))
         return connected.addCallback(lambda wrapper: wrapper.wrappedProtocol)
 
 
 class AbortingTransport(ProtocolWrapper):
     """
-    Between Twisted's HTTP client and the socket: losing a connection aborts it, and answers have a ceiling.
+    Between Twisted's HTTP client and the socket: losing a connection aborts it, and heads have a limit.
 
     The client loses connections it has no more use for.  An orderly end waits until the peer has taken what
-    was sent and, with TLS, has answered the goodbye: a peer that hangs would keep its socket with us.  The
-    ceiling holds for what the body's limit does not see: heads without an end, 1xx answers without an end.
+    was sent and, with TLS, has answered the goodbye: a peer that hangs would keep its socket with us.  And
+    the client bounds the lines of a head, but not their number, nor that of 1xx answers.
     """
-
-    factory: AbortingFactory
 
     def __init__(self, factory: AbortingFactory, wrapped: IProtocol) -> None:
         super().__init__(factory, wrapped)
-        self._received = 0
+        self._head: bytearray | None = None
+        """What has come of the head; None once it is complete."""
+        self._informational = 0
+        """Bytes of 1xx answers before it."""
 
     def write(self, data: bytes) -> None:
-        self._received = 0
+        self._expect_head()
         super().write(data)
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
-        self._received = 0
+        self._expect_head()
         super().writeSequence(data)
 
+    def _expect_head(self) -> None:
+        self._head, self._informational = bytearray(), 0
+
     def dataReceived(self, data: bytes) -> None:
-        self._received += len(data)
-        if self._received > self.factory.ceiling:
-            self.loseConnection()
-        else:
+        if self._head is None or self._head_fits(self._head, data):
             super().dataReceived(data)
+        else:
+            self.loseConnection()
+
+    def _head_fits(self, head: bytearray, data: bytes) -> bool:
+        # The end may lie across two deliveries.
+        seen = max(0, len(head) - 2)
+        head += data
+        while end := _end_of_head(head, seen):
+            seen = 0
+            if self._informational + end.end() > HEAD_LIMIT:
+                return False
+            if not _informational(head):
+                self._head = None
+                return True
+            self._informational += end.end()
+            del head[: end.end()]
+        return self._informational + len(head) <= HEAD_LIMIT
 
     def loseConnection(self) -> None:
         self.disconnecting = 1
@@ -390,7 +408,3 @@ class AbortingFactory(WrappingFactory["AbortingTransport"]):
 
     noisy = False
     protocol = AbortingTransport
-
-    def __init__(self, wrapped: IProtocolFactory, ceiling: int) -> None:
-        super().__init__(wrapped)
-        self.ceiling = ceiling

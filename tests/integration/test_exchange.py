@@ -118,7 +118,6 @@ class Bench:
             reactor_with_resolver(self.reactor, self.reactor, resolver),
             policy_for_https(self.ca_file if trusting else None),
             idle_connections=idle_connections,
-            largest=LIMIT,
         )
         self.exchanges.append(made)
         return made

@@ -359,6 +359,17 @@ class CapacityTests(PollerTestCase):
         self.check_rests(2)
         self.assertEqual(len(self.told()), 1)
 
+    def test_a_queue_that_stays_full_is_told_once(self) -> None:
+        for update_id in range(5, 9):
+            self.fill()
+            self.poller.notify_room()
+            self.clock.advance(0.25)
+            self.answer(Batch((Update(update_id),)), after=0)
+            self.assertEqual(self.poller.status().state, "polling")
+        self.assertEqual(len(self.told()), 1)
+        self.answer(Batch((Update(9),)))
+        self.assertEqual(self.told(), ["polling again, after 2 failures in a row"])
+
     def test_room_ends_the_wait(self) -> None:
         for notify in (self.poller.notify_room, self.poller.notify_commit):
             self.fill()

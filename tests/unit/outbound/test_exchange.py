@@ -26,7 +26,7 @@ from telegrammer.core.exchange import (
     NotConnected,
     Reply,
 )
-from telegrammer.outbound.exchange import IDLE_SECONDS, Exchange, api_exchange, translated
+from telegrammer.outbound.exchange import HEAD_LIMIT, IDLE_SECONDS, Exchange, api_exchange, translated
 from telegrammer.outbound.resolver import ThreadedResolver, reactor_with_resolver
 from telegrammer.outbound.tls import CertificateRefused, policy_for_https
 
@@ -34,7 +34,6 @@ SECRET = "AAF-secret"
 URL = f"http://127.0.0.1:8081/bot123:{SECRET}/getMe"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 LIMIT = 1000
-CEILING = LIMIT + 64 * 1024
 
 
 @implementer(IReactorFromThreads)
@@ -79,7 +78,6 @@ class ExchangeTestCase(SynchronousTestCase):
             reactor_with_resolver(self.reactor, self.reactor, resolver),
             policy_for_https(),
             idle_connections=self.idle_connections,
-            largest=LIMIT,
         )
 
     def ask(self, body: bytes = b"{}", url: str = URL) -> Deferred[Reply]:
@@ -191,16 +189,46 @@ class LimitTests(ExchangeTestCase):
             peer.hangs_up(neterror.ConnectionAborted())
 
     def test_heads_without_an_end(self) -> None:
-        for endless in (b"X: y\r\n", b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n"):
+        interim = b"HTTP/1.1 100 Continue\r\n\r\n"
+        for beginning, endless in (
+            (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
+            (b"HTTP/1.1 200 OK\n", b"X: y\n"),
+            (b"", interim),
+            (interim + b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
+        ):
             asked, peer = self.ask(), self.connect()
-            peer.says(b"HTTP/1.1 200 OK\r\n" if endless.startswith(b"X") else b"")
-            fed = 0
-            while not peer.is_aborted and fed < 2 * CEILING:
-                peer.says(endless)
+            peer.says(beginning)
+            fed = len(beginning)
+            while not peer.is_aborted and fed < 2 * HEAD_LIMIT:
+                # Its end lies across two deliveries.
+                peer.says(endless[:-1])
+                peer.says(endless[-1:])
                 fed += len(endless)
-            self.assertLess(fed, CEILING + 100)
+            self.assertTrue(HEAD_LIMIT < fed <= HEAD_LIMIT + len(endless))
             peer.hangs_up(neterror.ConnectionAborted())
-            self.check_failure(asked, ConnectionBroken, "connection lost")
+            self.failureResultOf(asked, ExchangeFailed)
+
+    def test_a_long_head_in_one_delivery(self) -> None:
+        for filler, fits in ((HEAD_LIMIT - 100, True), (HEAD_LIMIT, False)):
+            lines = b"X: " + b"y" * 1019 + b"\r\n"
+            asked, peer = self.ask(), self.connect()
+            head = b"HTTP/1.1 200 OK\r\n" + lines * (filler // len(lines)) + b"Content-Length: 2\r\n\r\n"
+            peer.says(head + b"{}")
+            self.assertEqual(len(head) <= HEAD_LIMIT, fits)
+            if fits:
+                self.assertEqual(self.successResultOf(asked).body, b"{}")
+            else:
+                peer.hangs_up(neterror.ConnectionAborted())
+                self.check_failure(asked, ConnectionBroken, "connection lost")
+
+    def test_bodies_are_not_taken_for_heads(self) -> None:
+        asked, peer = self.ask(), self.connect()
+        peer.says(b"HTTP/1.1 100 Continue\r\n\r")
+        peer.says(b"\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(LIMIT):
+            peer.says(b"1;" + b"e" * 100 + b"\r\nx\r\n")
+        peer.says(b"0\r\n\r\n")
+        self.assertEqual(self.successResultOf(asked).body, b"x" * LIMIT)
 
 
 class DeadlineTests(ExchangeTestCase):
@@ -341,10 +369,10 @@ class KeptConnectionTests(ExchangeTestCase):
         self.assertEqual(self.reactor.tcpClients, [])
         self.check_failure(asked, ConnectionBroken, "connection lost")
 
-    def test_the_ceiling_is_for_each_answer(self) -> None:
+    def test_the_limit_is_for_each_head(self) -> None:
         asked, peer = self.ask(), self.connect()
-        for _ in range(CEILING // LIMIT + 2):
-            peer.says(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b"x" * LIMIT)
+        for _ in range(5):
+            peer.says(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 8000 + b"Content-Length: 2\r\n\r\n{}")
             self.successResultOf(asked)
             asked = self.ask()
         self.assertFalse(peer.is_aborted)
