@@ -22,6 +22,7 @@ from telegrammer.outbound.tls import (
     policy_for_https,
 )
 from tests.support.certificates import Authority, Server
+from tests.support.directories import temporary_directory
 
 
 class Verdicts:
@@ -38,8 +39,7 @@ class Verdicts:
 class TlsTestCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.authority = Authority()
-        self.directory = Path(self.mktemp())
-        self.directory.mkdir(parents=True)
+        self.directory = temporary_directory(self)
         self.ca_file = self.authority.write(self.directory / "ca.pem")
 
     def shake_hands(self, host: str, server: Server, ca_file: Path | None = None) -> list[str]:
