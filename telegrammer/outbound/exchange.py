@@ -8,8 +8,7 @@ orderly manner would wait for the very peer that does not answer.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, cast
 
 from attrs import define, field, frozen
@@ -17,25 +16,18 @@ from OpenSSL import SSL
 from treq.client import HTTPClient
 from twisted.internet import error as neterror
 from twisted.internet.defer import CancelledError, Deferred, succeed
-from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.interfaces import (
     IConsumer,
-    IProtocol,
-    IProtocolFactory,
     IReactorTime,
-    IStreamClientEndpoint,
-    ITCPTransport,
 )
-from twisted.internet.protocol import Factory, Protocol, connectionDone
-from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
+from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
-from twisted.web.client import URI, Agent, HTTPConnectionPool, ResponseDone, ResponseFailed
+from twisted.web.client import Agent, HTTPConnectionPool, ResponseDone, ResponseFailed
 from twisted.web.http import PotentialDataLoss
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import (
     UNKNOWN_LENGTH,
     IAgent,
-    IAgentEndpointFactory,
     IBodyProducer,
     IPolicyForHTTPS,
     IResponse,
@@ -51,19 +43,11 @@ from telegrammer.core.exchange import (
     NotConnected,
     Reply,
 )
+from telegrammer.outbound.api_connections import CONNECT_SECONDS, ApiEndpoints
 from telegrammer.outbound.tls import CertificateRefused
-
-CONNECT_SECONDS: Final = 5.0
-"""For one address; of several the next is tried 0.3 s after the last (contract 5.1)."""
 
 IDLE_SECONDS: Final = 10
 """How long an idle connection is kept: a stale one would make a send's outcome unknown."""
-
-HEAD_LIMIT: Final = 64 * 1024
-"""Bytes of an answer's head, the 1xx answers before it included."""
-
-_end_of_head = re.compile(rb"\n\r?\n").search
-_informational = re.compile(rb"HTTP/[0-9.]+ +1[0-9][0-9]").match
 
 
 @define(eq=False)
@@ -312,99 +296,3 @@ def api_exchange(
     endpoints = ApiEndpoints(reactor, policy, connect_seconds)
     agent = Agent.usingEndpointFactory(reactor, endpoints, pool)
     return Exchange(agent, reactor, pool.closeCachedConnections)
-
-
-@implementer(IAgentEndpointFactory)
-@frozen(eq=False)
-class ApiEndpoints:
-    """Connections to the Bot API: each address of its name is tried, TLS verified, the end an abort."""
-
-    reactor: object
-    policy: IPolicyForHTTPS
-    connect_seconds: float
-
-    def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
-        host = uri.host.decode("ascii")
-        endpoint: IStreamClientEndpoint = HostnameEndpoint(
-            self.reactor, host, uri.port, timeout=self.connect_seconds
-        )
-        if uri.scheme == b"https":
-            endpoint = wrapClientTLS(self.policy.creatorForNetloc(uri.host, uri.port), endpoint)
-        elif uri.scheme != b"http":
-            raise ValueError("neither http nor https")
-        return AbortingEndpoint(endpoint)
-
-
-@implementer(IStreamClientEndpoint)
-@frozen(eq=False)
-class AbortingEndpoint:
-    """An endpoint whose connections end at once when they end."""
-
-    endpoint: IStreamClientEndpoint
-
-    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        # The client's factory announces its start with the endpoint's address in the log.
-        cast(Factory, protocolFactory).noisy = False
-        wrapping = AbortingFactory(protocolFactory)
-        connected = cast("Deferred[AbortingTransport]", self.endpoint.connect(wrapping))
-        return connected.addCallback(lambda wrapper: wrapper.wrappedProtocol)
-
-
-class AbortingTransport(ProtocolWrapper):
-    """
-    Between Twisted's HTTP client and the socket: losing a connection aborts it, and heads have a limit.
-
-    The client loses connections it has no more use for.  An orderly end waits until the peer has taken what
-    was sent and, with TLS, has answered the goodbye: a peer that hangs would keep its socket with us.  And
-    the client bounds the lines of a head, but not their number, nor that of 1xx answers.
-    """
-
-    def __init__(self, factory: AbortingFactory, wrapped: IProtocol) -> None:
-        super().__init__(factory, wrapped)
-        self._head: bytearray | None = None
-        """What has come of the head; None once it is complete."""
-        self._informational = 0
-        """Bytes of 1xx answers before it."""
-
-    def write(self, data: bytes) -> None:
-        self._expect_head()
-        super().write(data)
-
-    def writeSequence(self, data: Iterable[bytes]) -> None:
-        self._expect_head()
-        super().writeSequence(data)
-
-    def _expect_head(self) -> None:
-        self._head, self._informational = bytearray(), 0
-
-    def dataReceived(self, data: bytes) -> None:
-        if self._head is None or self._head_fits(self._head, data):
-            super().dataReceived(data)
-        else:
-            self.loseConnection()
-
-    def _head_fits(self, head: bytearray, data: bytes) -> bool:
-        # The end may lie across two deliveries.
-        seen = max(0, len(head) - 2)
-        head += data
-        while end := _end_of_head(head, seen):
-            seen = 0
-            if self._informational + end.end() > HEAD_LIMIT:
-                return False
-            if not _informational(head):
-                self._head = None
-                return True
-            self._informational += end.end()
-            del head[: end.end()]
-        return self._informational + len(head) <= HEAD_LIMIT
-
-    def loseConnection(self) -> None:
-        self.disconnecting = 1
-        cast(ITCPTransport, self.transport).abortConnection()
-
-
-class AbortingFactory(WrappingFactory["AbortingTransport"]):
-    """Builds the client's protocol inside an `AbortingTransport`."""
-
-    noisy = False
-    protocol = AbortingTransport

@@ -26,7 +26,8 @@ from telegrammer.core.exchange import (
     NotConnected,
     Reply,
 )
-from telegrammer.outbound.exchange import HEAD_LIMIT, IDLE_SECONDS, Exchange, api_exchange, translated
+from telegrammer.outbound.api_connections import HEAD_LIMIT
+from telegrammer.outbound.exchange import IDLE_SECONDS, Exchange, api_exchange, translated
 from telegrammer.outbound.resolver import ThreadedResolver, reactor_with_resolver
 from telegrammer.outbound.tls import CertificateRefused, policy_for_https
 

@@ -1,0 +1,126 @@
+"""
+Connections to the Bot API that end when they are told to, and whose answers' heads are bounded.
+
+What Twisted's HTTP client lacks for a peer that may hang or flood, put between it and the socket.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, cast
+
+from attrs import frozen
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint, ITCPTransport
+from twisted.internet.protocol import Factory
+from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
+from twisted.web.client import URI
+from twisted.web.iweb import IAgentEndpointFactory, IPolicyForHTTPS
+from zope.interface import implementer
+
+CONNECT_SECONDS: Final = 5.0
+"""For one address; of several the next is tried 0.3 s after the last (contract 5.1)."""
+
+HEAD_LIMIT: Final = 64 * 1024
+"""Bytes of an answer's head, the 1xx answers before it included."""
+
+_end_of_head = re.compile(rb"\n\r?\n").search
+_informational = re.compile(rb"HTTP/[0-9.]+ +1[0-9][0-9]").match
+
+
+@implementer(IAgentEndpointFactory)
+@frozen(eq=False)
+class ApiEndpoints:
+    """Connections to the Bot API: each address of its name is tried, TLS verified, the end an abort."""
+
+    reactor: object
+    policy: IPolicyForHTTPS
+    connect_seconds: float
+
+    def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
+        host = uri.host.decode("ascii")
+        endpoint: IStreamClientEndpoint = HostnameEndpoint(
+            self.reactor, host, uri.port, timeout=self.connect_seconds
+        )
+        if uri.scheme == b"https":
+            endpoint = wrapClientTLS(self.policy.creatorForNetloc(uri.host, uri.port), endpoint)
+        elif uri.scheme != b"http":
+            raise ValueError("neither http nor https")
+        return AbortingEndpoint(endpoint)
+
+
+@implementer(IStreamClientEndpoint)
+@frozen(eq=False)
+class AbortingEndpoint:
+    """An endpoint whose connections end at once when they end."""
+
+    endpoint: IStreamClientEndpoint
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        # The client's factory announces its start with the endpoint's address in the log.
+        cast(Factory, protocolFactory).noisy = False
+        wrapping = AbortingFactory(protocolFactory)
+        connected = cast("Deferred[AbortingTransport]", self.endpoint.connect(wrapping))
+        return connected.addCallback(lambda wrapper: wrapper.wrappedProtocol)
+
+
+class AbortingTransport(ProtocolWrapper):
+    """
+    Between Twisted's HTTP client and the socket: losing a connection aborts it, and heads have a limit.
+
+    The client loses connections it has no more use for.  An orderly end waits until the peer has taken what
+    was sent and, with TLS, has answered the goodbye: a peer that hangs would keep its socket with us.  And
+    the client bounds the lines of a head, but not their number, nor that of 1xx answers.
+    """
+
+    def __init__(self, factory: AbortingFactory, wrapped: IProtocol) -> None:
+        super().__init__(factory, wrapped)
+        self._head: bytearray | None = None
+        """What has come of the head; None once it is complete."""
+        self._informational = 0
+        """Bytes of 1xx answers before it."""
+
+    def write(self, data: bytes) -> None:
+        self._expect_head()
+        super().write(data)
+
+    def writeSequence(self, data: Iterable[bytes]) -> None:
+        self._expect_head()
+        super().writeSequence(data)
+
+    def _expect_head(self) -> None:
+        self._head, self._informational = bytearray(), 0
+
+    def dataReceived(self, data: bytes) -> None:
+        if self._head is None or self._head_fits(self._head, data):
+            super().dataReceived(data)
+        else:
+            self.loseConnection()
+
+    def _head_fits(self, head: bytearray, data: bytes) -> bool:
+        # The end may lie across two deliveries.
+        seen = max(0, len(head) - 2)
+        head += data
+        while end := _end_of_head(head, seen):
+            seen = 0
+            if self._informational + end.end() > HEAD_LIMIT:
+                return False
+            if not _informational(head):
+                self._head = None
+                return True
+            self._informational += end.end()
+            del head[: end.end()]
+        return self._informational + len(head) <= HEAD_LIMIT
+
+    def loseConnection(self) -> None:
+        self.disconnecting = 1
+        cast(ITCPTransport, self.transport).abortConnection()
+
+
+class AbortingFactory(WrappingFactory["AbortingTransport"]):
+    """Builds the client's protocol inside an `AbortingTransport`."""
+
+    noisy = False
+    protocol = AbortingTransport
