@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
 from attrs import Factory, define, frozen
 
-from telegrammer.config import parsers
-from telegrammer.config.table import BY_NAME, SETTINGS, TOKEN_VARIABLE, Setting
+from telegrammer.config import parsers, tomlfile
+from telegrammer.config.exposure import WARNING, heard_beyond_loopback
+from telegrammer.config.table import BY_NAME, SETTINGS, TOKEN_VARIABLE
 from telegrammer.config.values import Settings, Token
 from telegrammer.core.problems import SettingsRefused
 
 SYSTEM_DATABASE = Path("/var/lib/telegrammer/telegrammer.db")
-_CONFIG_LIMIT = 1 << 20
 _TOKEN_LIMIT = 4096
 
 Flags = Mapping[str, str | Sequence[str]]
@@ -83,19 +82,11 @@ class _Reader:
             return
         where = f"config file {_shown(str(file))}"
         try:
-            with file.open("rb") as stream:
-                text = stream.read(_CONFIG_LIMIT + 1)
-            if len(text) > _CONFIG_LIMIT:
-                return self.refuse(f"{where}: is larger than 1 MiB")
-            document = tomllib.loads(text.decode("utf-8"))
+            document = tomlfile.read(file)
         except OSError as error:
             return self.refuse(f"{where}: cannot be read ({_reason(error)}), {self.given['config'].where}")
-        except UnicodeDecodeError:
-            return self.refuse(f"{where}: is not UTF-8")
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            # The parser's own words may quote the file.
-            place = re.search(r"line \d+, column \d+|end of document", str(error))
-            return self.refuse(f"{where}: is not valid TOML{f' at {place[0]}' if place else ''}")
+        except ValueError as error:
+            return self.refuse(f"{where}: {error}")
         for name, value in document.items():
             if only is not None and name != only:
                 continue
@@ -104,9 +95,9 @@ class _Reader:
                 hint = ": name a file with it as token-file" if name == "token" else ""
                 self.refuse(f"unknown setting {_shown(name)} in {where}{hint}")
                 continue
-            texts = _texts(setting, value)
+            texts = tomlfile.texts(setting, value)
             if texts is None:
-                self.refuse(f"{name}: must be {_TOML_RULES[setting.kind]} ({where})")
+                self.refuse(f"{name}: must be {tomlfile.RULES[setting.kind]} ({where})")
             else:
                 self.given.setdefault(name, _Given(texts, where))
 
@@ -200,27 +191,6 @@ class _Reader:
         return SettingsRefused(tuple(self.problems), usage=self.usage)
 
 
-_TOML_RULES = {
-    "text": "a string",
-    "number": "a whole number, without quotes",
-    "duration": "a whole number of seconds or a string like 50s",
-    "list": "a string or a list of strings",
-}
-
-
-def _texts(setting: Setting, value: object) -> tuple[str, ...] | None:
-    """A TOML value as the texts a flag would have given, or None when it is of the wrong type."""
-    if isinstance(value, str) and setting.kind != "number":
-        return (value,)
-    if type(value) is int and setting.kind in ("number", "duration"):
-        # Beyond any range, and beyond what int() would take back from text.
-        return (str(value) if abs(value) < 10**15 else "9" * 13,)
-    if isinstance(value, list) and setting.kind == "list" and value:
-        if all(isinstance(one, str) for one in value):
-            return tuple(value)
-    return None
-
-
 def _shown(text: str) -> str:
     """A foreign name, fit for a line: nothing but printable ASCII, at most 200 characters."""
     safe = "".join(c if " " <= c <= "~" else c.encode("unicode_escape").decode() for c in text[:201])
@@ -266,11 +236,8 @@ def load(
     if reader.problems or database is None or token is None:
         raise reader.refusal()
     settings = Settings(database, token, **values)  # type: ignore[arg-type]  # the table's parsers give the types
-    if _heard_beyond_loopback(settings):
-        reader.warnings.append(
-            "listening beyond loopback without TLS: keys and messages can be read on the way; "
-            "put a proxy with TLS in front, or listen on 127.0.0.1"
-        )
+    if heard_beyond_loopback(settings):
+        reader.warnings.append(WARNING)
     return settings, tuple(reader.warnings)
 
 
@@ -294,21 +261,3 @@ def database_path(
     if reader.problems or database is None:
         raise reader.refusal()
     return database
-
-
-def _heard_beyond_loopback(settings: Settings) -> bool:
-    if not settings.listen:
-        return not parsers.is_loopback(settings.host)
-    return any(_plain_and_open(endpoint) for endpoint in settings.listen)
-
-
-def _plain_and_open(endpoint: str) -> bool:
-    """Whether an endpoint string is for TCP without TLS on more than loopback; only what it says is known."""
-    kind, *parts = re.split(r"(?<!\\):", endpoint)
-    if kind not in ("tcp", "tcp4", "tcp6"):
-        return False
-    for part in parts:
-        name, equals, value = part.partition("=")
-        if equals and name == "interface":
-            return not parsers.is_loopback(value.replace("\\", ""))
-    return len(parts) < 2 or "=" in parts[1] or not parsers.is_loopback(parts[1].replace("\\", ""))

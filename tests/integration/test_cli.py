@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bot_api import BotApi, Call, success
-from tests.support.daemon import BOT_ID, PATIENCE, TOKEN, clean_environment
+from tests.support.daemon import BOT_ID, PATIENCE, TOKEN, Daemon, clean_environment
 
 PYTHON = (sys.executable, "-X", "dev", "-W", "error", "-m", "telegrammer")
 """Development mode: what is not closed is said on standard error."""
@@ -220,6 +220,26 @@ def test_beside_a_process_that_uses_the_database(tmp_path: Path, api: BotApi, db
         status, verdicts = check(tmp_path, api, "--db", str(db))
     connection.close()
     assert (status, set(verdicts.values())) == (0, {"ok"})
+
+
+def test_beside_the_daemon_itself(tmp_path: Path, api: BotApi) -> None:
+    with Daemon(tmp_path, api.url) as daemon:
+        daemon.start()
+        api.wait_for_calls("getUpdates", 1)
+        port = daemon.url.rpartition(":")[2]
+        status, verdicts = check(tmp_path, api, "--db", str(daemon.db), "--port", port)
+        assert (status, set(verdicts.values())) == (0, {"ok"})
+        # Endpoints are the daemon's to open.
+        status, verdicts = check(
+            tmp_path, api, "--listen", f"tcp:{port}", "--db", str(daemon.db), TELEGRAMMER_PORT=""
+        )
+        assert (status, verdicts["port"]) == (0, "skip")
+        assert daemon.stop() == 0
+
+
+def test_a_host_that_nobody_knows(tmp_path: Path, api: BotApi) -> None:
+    status, verdicts = check(tmp_path, api, "--host", "nowhere.invalid")
+    assert (status, verdicts["port"]) == (1, "FAIL")
 
 
 def test_a_port_that_a_stranger_holds(tmp_path: Path, api: BotApi) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -181,6 +182,7 @@ class RefusalTests(LoadingCase):
             ("port = 1\nhost = = 2", r"is not valid TOML at line 2, column \d+$"),
             (b"\xff", "is not UTF-8"),
             ("x = " + "[" * 5000, "is not valid TOML"),
+            ("x = " + "9" * 5000, "is not valid TOML"),
             ("#" * (1 << 20) + "#", "larger than 1 MiB"),
         ):
             (line,) = self.problems({"config": self.file(content)})
@@ -291,6 +293,11 @@ class DatabaseTests(LoadingCase):
         self.assertEqual(self.path(HOME), "/home/op/.local/state/telegrammer/telegrammer.db")
         relative = HOME | {"XDG_STATE_HOME": "xdg"}
         self.assertEqual(self.path(relative), "/home/op/.local/state/telegrammer/telegrammer.db")
+
+    def test_nobody_s_home(self) -> None:
+        self.patch(os.path, "expanduser", lambda path: path)
+        error = self.assertRaises(SettingsRefused, self.path, {})
+        self.assertIn("no home directory", str(error))
 
     def test_flag_environment_file(self) -> None:
         config = self.file('db = "/from/file"\nport = "not our business"\nnonsense = 1')
