@@ -9,6 +9,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 
 from telegrammer import __version__
 from telegrammer.cli.arguments import (
@@ -197,8 +198,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = 130
     except Exception as error:
         status, lines = 1, (refusal(translate(error) or error) or _unforeseen(error),)
-    for line in lines:
-        print(f"telegrammer: {line}", file=errors)
+    with suppress(OSError):
+        for line in lines:
+            print(f"telegrammer: {line}", file=errors)
     _give_up_output()
     return status
 

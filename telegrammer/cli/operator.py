@@ -61,11 +61,11 @@ def add_key(arguments: argparse.Namespace) -> int:
     with closing(connect_for_command(path, create=True)) as connection:
         with immediate(connection) as cursor:
             keys.add(cursor, name, digest(key), int(time.time()))
-        print(
-            f"telegrammer: key added to {'the new database ' if is_new else ''}{_shown(path)}",
-            file=sys.stderr,
-        )
         try:
+            print(
+                f"telegrammer: key added to {'the new database ' if is_new else ''}{_shown(path)}",
+                file=sys.stderr,
+            )
             print(key, flush=True)
         except OSError:
             # Nobody has seen it and nobody ever will.

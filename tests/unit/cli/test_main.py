@@ -148,10 +148,11 @@ class KeyTests(CliCase):
                 raise OSError(28, "No space left on device")
 
         self.new_key("first")
-        self.patch(sys, "stdout", Full())
-        self.patch(sys, "stderr", io.StringIO())
-        self.assertEqual(main(["add-key", "unseen"]), 1)
-        self.assertNotIn("unseen", self.done("list-keys"))
+        for out, err in ((Full(), io.StringIO()), (io.StringIO(), Full())):
+            self.patch(sys, "stdout", out)
+            self.patch(sys, "stderr", err)
+            self.assertEqual(main(["add-key", "unseen"]), 1)
+            self.assertNotIn("unseen", self.done("list-keys"))
 
     def test_listing(self) -> None:
         self.new_key("one")
