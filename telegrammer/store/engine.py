@@ -145,6 +145,9 @@ def prepare(
     connection.execute("PRAGMA journal_size_limit=67108864")
     # What a savepoint may have to undo stays in memory, so that no payload gets into a temporary file.
     connection.execute("PRAGMA temp_store=MEMORY")
+    if not query_only:
+        # KiB.  The writer keeps a full queue's indexes at hand; it takes what it needs of this, no more.
+        connection.execute("PRAGMA cache_size=-32768")
     connection.execute(f"PRAGMA query_only={'ON' if query_only else 'OFF'}")
 
 
