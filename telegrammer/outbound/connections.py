@@ -39,7 +39,11 @@ class IStream(ITCPTransport, IConsumer):
     """What Twisted's stream transports are, plain and TLS alike."""
 
 
-@frozen
+# Put together once: for enumerated flags it takes longer than the look itself.
+_PEEK = socket.MSG_PEEK | socket.MSG_DONTWAIT
+
+
+@frozen(cache_hash=True)
 class Peer:
     """What a connection leads to; connections to equal peers are interchangeable."""
 
@@ -105,7 +109,7 @@ class CallbackConnection(Protocol):
         if not isinstance(handle, socket.socket):
             return True
         try:
-            handle.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            handle.recv(1, _PEEK)
         except (BlockingIOError, InterruptedError):
             return True
         except OSError:
