@@ -8,13 +8,9 @@ from attrs import define, evolve
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from telegrammer.cli.checking import (
-    Finding,
-    database_findings,
-    lock_findings,
-    state_directory,
-    telegram_findings,
-)
+from telegrammer.cli.findings import Finding
+from telegrammer.cli.machine import database_findings, lock_findings, state_directory
+from telegrammer.cli.telegram import telegram_findings
 from telegrammer.config import Settings, Token
 from telegrammer.core.telegram import (
     BadCredentials,
