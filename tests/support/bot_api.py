@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
@@ -56,7 +57,7 @@ class BotApi(HttpServer):
     ``withhold``: from now on no poll is answered, whatever is in the queue.
     """
 
-    def __init__(self, token: str = TOKEN, first_id: int = 1000) -> None:
+    def __init__(self, token: str = TOKEN, first_id: int = 1000, tls: ssl.SSLContext | None = None) -> None:
         self.token = token
         self.queue = UpdateQueue(next_id=first_id)
         self.calls: list[Call] = []
@@ -67,7 +68,7 @@ class BotApi(HttpServer):
         """Answers of a method whenever nothing is scripted for it."""
         self._scripts: defaultdict[str, deque[Answer]] = defaultdict(deque)
         self._messages = 0
-        super().__init__()
+        super().__init__(tls=tls)
 
     # -- for the test ----------------------------------------------------------------------------------
 

@@ -124,6 +124,8 @@ class Daemon:
     token: str = field(default=TOKEN, repr=False)
     directory: Path | None = None
     """Where it runs; its state directory unless said otherwise."""
+    passed: Sequence[int] = ()
+    """Descriptors that it inherits."""
     may_show_tracebacks: bool = False
     url: str = field(default="", init=False)
     output: Output = field(factory=Output, init=False)
@@ -154,6 +156,7 @@ class Daemon:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            pass_fds=self.passed,
             env=clean_environment(TELEGRAMMER_TOKEN=self.token) | dict(self.environment),
             cwd=self.directory or self.state,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -31,9 +32,11 @@ def response(status: int, body: bytes = b"", *fields: str) -> bytes:
 
 
 def has_left(wire: socket.socket) -> bool:
-    """True once the peer has closed its side."""
+    """True once the peer has closed its side; it is not to send anything meanwhile."""
     try:
         readable, _, _ = select.select([wire], [], [], 0)
+        if isinstance(wire, ssl.SSLSocket):
+            return bool(readable)
         return bool(readable) and not wire.recv(1, socket.MSG_PEEK)
     except (OSError, ValueError):
         return True
@@ -47,7 +50,8 @@ class HttpServer:
     events.
     """
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
+    def __init__(self, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
+        self.tls = tls
         self.changed = threading.Condition()
         self.closing = False
         self._wires: set[socket.socket] = set()
@@ -64,7 +68,7 @@ class HttpServer:
     @property
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
 
     def respond(self, request: Request, wire: socket.socket) -> bool:
         """Answer on ``wire``; False closes the connection."""
@@ -116,7 +120,19 @@ class HttpServer:
             if closing:
                 wire.close()
                 return
-            self._start(self._serve, wire)
+            self._start(self._shake_hands if self.tls else self._serve, wire)
+
+    def _shake_hands(self, plain: socket.socket) -> None:
+        assert self.tls is not None
+        try:
+            wire = self.tls.wrap_socket(plain, server_side=True)
+        except OSError:  # the peer does not trust us
+            plain.close()
+            return
+        with self.changed:
+            self._wires.discard(plain)
+            self._wires.add(wire)
+        self._serve(wire)
 
     def _serve(self, wire: socket.socket) -> None:
         buffered = b""

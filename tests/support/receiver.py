@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 
@@ -42,10 +43,15 @@ Policy = Callable[[Callback], "int | bytes | None"]
 class CallbackReceiver(HttpServer):
     """Takes POSTs on any path."""
 
-    def __init__(self, policy: Policy = lambda callback: 200, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        policy: Policy = lambda callback: 200,
+        host: str = "127.0.0.1",
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.policy = policy
         self.arrived: list[Callback] = []
-        super().__init__(host)
+        super().__init__(host, tls)
 
     def wait_for(self, count: int, seconds: float = 20.0, path: str | None = None) -> list[Callback]:
         """Wait until so many callbacks have arrived (on ``path``); all of them."""
