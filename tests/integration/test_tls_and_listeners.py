@@ -133,7 +133,7 @@ def test_our_own_tls(gateway: Gateway, authority: Authority, tmp_path: Path) -> 
     endpoint = f"ssl:0:interface=127.0.0.1:privateKey={key}:certKey={certificate}"
     gateway.daemon.arguments = ("--listen", "tcp:0:interface=127.0.0.1", "--listen", endpoint)
     # Twisted's own, in its ssl: endpoint; it would end a daemon that was told to be strict.
-    twisteds = "-Wignore:Passing pyOpenSSL X509 objects:DeprecationWarning"
+    twisteds = "-Wignore:Passing pyOpenSSL:DeprecationWarning"
     gateway.daemon.program = (*PYTHON, twisteds, "-m", "telegrammer", "serve")
     gateway.start()
     assert gateway.daemon.health()["ok"] is True
