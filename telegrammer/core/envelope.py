@@ -9,7 +9,7 @@ hosted server stands a proxy that answers HTML of its own: nothing here relies o
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -136,13 +136,19 @@ def _plain(code: int | None) -> str:
     return "none" if code is None else str(code) if 0 <= code < 1000 else "odd"
 
 
-def sent_outcome(status: int, retry_header: Sequence[bytes], body: bytes) -> SendOutcome:
+def sent_outcome(
+    status: int,
+    retry_header: Sequence[bytes],
+    body: bytes,
+    redact: Callable[[str], str] = str,
+) -> SendOutcome:
     """
     What an answer to ``sendMessage`` means to the caller of ``POST /send`` (the table of contract 2.1).
 
     :param status: the HTTP status.
     :param retry_header: the raw values of ``Retry-After``.
     :param body: the whole body.
+    :param redact: takes secrets out of Telegram's own words, before they are escaped and cut.
     """
     envelope = read_envelope(body)
     if succeeded(status, envelope):
@@ -155,7 +161,7 @@ def sent_outcome(status: int, retry_header: Sequence[bytes], body: bytes) -> Sen
     if code in (400, 403) and envelope is not None:
         words = envelope.description
         return Rejected(
-            description=shown(words, DESCRIPTION_LIMIT) if words else None,
+            description=shown(redact(words), DESCRIPTION_LIMIT) if words else None,
             migrate_to_chat_id=envelope.migrate_to_chat_id,
         )
     return Misbehaved()

@@ -34,6 +34,7 @@ from telegrammer.core.telegram import (
     UpstreamFailure,
     WebhookOutcome,
 )
+from telegrammer.logs import Redactor
 from telegrammer.ports import Exchange
 
 HOLD_SECONDS: Final = 30
@@ -57,6 +58,10 @@ class BotApi:
     base_url: str
     polling: Exchange
     sending: Exchange
+    _redact: Redactor = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._redact = Redactor([self.token.text])
 
     async def get_me(self) -> IdentityOutcome:
         """Who the token's bot is.  10 s, 1 MiB."""
@@ -102,7 +107,9 @@ class BotApi:
             return Misbehaved()
         except ExchangeFailed:
             return Unavailable()
-        return envelope.sent_outcome(reply.status, reply.values(b"retry-after"), reply.body)
+        # Callers get Telegram's own words; something in front of it may have put the path into them.
+        retry_after = reply.values(b"retry-after")
+        return envelope.sent_outcome(reply.status, retry_after, reply.body, self._redact)
 
     async def _ask(
         self, method: str, question: Mapping[str, object], *, seconds: float, limit: int

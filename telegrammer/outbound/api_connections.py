@@ -14,8 +14,9 @@ from attrs import frozen
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint, ITCPTransport
-from twisted.internet.protocol import Factory
+from twisted.internet.protocol import Factory, connectionDone
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
+from twisted.python.failure import Failure
 from twisted.web.client import URI
 from twisted.web.iweb import IAgentEndpointFactory, IPolicyForHTTPS
 from zope.interface import implementer
@@ -23,11 +24,19 @@ from zope.interface import implementer
 CONNECT_SECONDS: Final = 5.0
 """For one address; of several the next is tried 0.3 s after the last (contract 5.1)."""
 
-HEAD_LIMIT: Final = 64 * 1024
-"""Bytes of an answer's head, the 1xx answers before it included."""
+HEAD_LIMIT: Final = 16 * 1024
+"""
+Bytes of an answer's head, the 1xx answers before it included.
+
+As many as Twisted's client takes for one line, so that the refusal is always ours: not a lost connection.
+"""
 
 _end_of_head = re.compile(rb"\n\r?\n").search
 _informational = re.compile(rb"HTTP/[0-9.]+ +1[0-9][0-9]").match
+
+
+class HeadTooLong(Exception):
+    """The head of an answer is longer than `HEAD_LIMIT`: why its connection was aborted."""
 
 
 @implementer(IAgentEndpointFactory)
@@ -81,6 +90,7 @@ class AbortingTransport(ProtocolWrapper):
         """What has come of the head; None once it is complete."""
         self._informational = 0
         """Bytes of 1xx answers before it."""
+        self._refused = False
 
     def write(self, data: bytes) -> None:
         self._expect_head()
@@ -97,7 +107,11 @@ class AbortingTransport(ProtocolWrapper):
         if self._head is None or self._head_fits(self._head, data):
             super().dataReceived(data)
         else:
+            self._refused = True
             self.loseConnection()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        super().connectionLost(Failure(HeadTooLong()) if self._refused else reason)
 
     def _head_fits(self, head: bytearray, data: bytes) -> bool:
         # The end may lie across two deliveries.

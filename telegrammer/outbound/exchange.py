@@ -43,7 +43,7 @@ from telegrammer.core.exchange import (
     NotConnected,
     Reply,
 )
-from telegrammer.outbound.api_connections import CONNECT_SECONDS, ApiEndpoints
+from telegrammer.outbound.api_connections import CONNECT_SECONDS, ApiEndpoints, HeadTooLong
 from telegrammer.outbound.tls import CertificateRefused
 
 IDLE_SECONDS: Final = 10
@@ -253,6 +253,8 @@ def translated(error: Exception) -> Exception:
             return CancelledError()
         if isinstance(cause, CertificateRefused):
             return NotConnected(cause.why)
+        if isinstance(cause, HeadTooLong):
+            return BadReply("the head of the answer is too long")
     for kind, why in _NOT_CONNECTED:
         if any(isinstance(cause, kind) for cause in causes):
             return NotConnected(why)

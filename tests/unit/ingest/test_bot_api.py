@@ -146,3 +146,16 @@ class SecretTests(BotApiTestCase):
         echo = Reply(500, (), f"no route for /bot{TOKEN.text}/getMe".encode())
         for outcome in (self.sent(echo), self.polled(echo), self.identified(echo), self.webhook(echo)):
             self.assertNotIn(SECRET, repr(outcome))
+
+    def test_no_refusal_tells_it(self) -> None:
+        for words in (
+            f"no route for /bot{TOKEN.text}/sendMessage",
+            f"token {SECRET} is odd",
+            "x" * 240 + TOKEN.text,
+            f"at /bot{TOKEN.text.replace(':', '%3A')}/",
+        ):
+            answer = Reply(400, (), json.dumps({"ok": False, "description": words}).encode())
+            outcome = self.sent(answer)
+            assert isinstance(outcome, Rejected) and outcome.description is not None
+            self.assertNotIn(SECRET[:8], outcome.description)
+            self.assertIn("[rem", outcome.description)

@@ -207,7 +207,7 @@ class LimitTests(ExchangeTestCase):
                 fed += len(endless)
             self.assertTrue(HEAD_LIMIT < fed <= HEAD_LIMIT + len(endless))
             peer.hangs_up(neterror.ConnectionAborted())
-            self.failureResultOf(asked, ExchangeFailed)
+            self.failureResultOf(asked, BadReply)
 
     def test_a_long_head_in_one_delivery(self) -> None:
         for filler, fits in ((HEAD_LIMIT - 100, True), (HEAD_LIMIT, False)):
@@ -220,7 +220,14 @@ class LimitTests(ExchangeTestCase):
                 self.assertEqual(self.successResultOf(asked).body, b"{}")
             else:
                 peer.hangs_up(neterror.ConnectionAborted())
-                self.check_failure(asked, ConnectionBroken, "connection lost")
+                self.check_failure(asked, BadReply, "the head of the answer is too long")
+
+    def test_a_line_without_an_end(self) -> None:
+        asked, peer = self.ask(), self.connect()
+        peer.says(b"HTTP/1.1 200 OK\r\nX: " + b"y" * HEAD_LIMIT)
+        self.assertTrue(peer.is_aborted)
+        peer.hangs_up(neterror.ConnectionAborted())
+        self.check_failure(asked, BadReply, "the head of the answer is too long")
 
     def test_bodies_are_not_taken_for_heads(self) -> None:
         asked, peer = self.ask(), self.connect()
@@ -373,7 +380,7 @@ class KeptConnectionTests(ExchangeTestCase):
     def test_the_limit_is_for_each_head(self) -> None:
         asked, peer = self.ask(), self.connect()
         for _ in range(5):
-            peer.says(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 8000 + b"Content-Length: 2\r\n\r\n{}")
+            peer.says(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 2000 + b"Content-Length: 2\r\n\r\n{}")
             self.successResultOf(asked)
             asked = self.ask()
         self.assertFalse(peer.is_aborted)
