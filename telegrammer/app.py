@@ -1,9 +1,10 @@
 """
 The composition root: builds every object and says in which order they start.  They stop in reverse.
 
-The order, and why (contract 1.3): the lock before the database, which recognises, migrates and recovers it;
-the sockets outwards before those who use them, so that they are closed after; deliveries and the poller
-before the door, so that an answered request finds everything at work; systemd last, when all is true.
+The order, and why (contract 1.3): the lock before all else; the ports, so that one which is taken is known
+before anything is changed; the database, which recognises, migrates and recovers; the sockets outwards before
+those who use them, so that they are closed after; deliveries and the poller before the door, so that an
+answered request finds everything at work; systemd last, when all is true.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from telegrammer.store.usernames import SqlUsernames
 from telegrammer.web.api import Api
 from telegrammer.web.health import Health
 from telegrammer.web.limits import RequestLimits
-from telegrammer.web.listening import Listening, tcp_endpoint
+from telegrammer.web.listening import Listening, Ports, tcp_endpoint
 from telegrammer.web.site import GatewaySite
 
 log = Logger()
@@ -137,17 +138,18 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
         reactor,
         RequestLimits(settings.http_workers, settings.http_queue, settings.max_connections),
     )
-    endpoints = settings.listen or (tcp_endpoint(settings.host, settings.port),)
+    ports = Ports(settings.listen or (tcp_endpoint(settings.host, settings.port),), site, reactor)
 
     root = OrderedServices(reactor, settings.shutdown_timeout)
     for name, part in _named(
         lock=lock,
+        ports=ports,
         database=database,
         sockets=sockets,
         deliveries=dispatcher,
         housekeeping=rounds,
         poller=PollerService(poller),
-        http=Listening(endpoints, site, reactor),
+        http=Listening(ports),
         systemd=SystemdNotifier(
             os.environ.get("NOTIFY_SOCKET"), reactor, _watchdog_usec(os.environ.get("WATCHDOG_USEC"))
         ),

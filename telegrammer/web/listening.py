@@ -1,16 +1,16 @@
-"""The listening ports: opened at start or refused at once, closed first of all at the stop (contract 1.3)."""
+"""The listening ports: opened early or refused at once, closed first of all at the stop (contract 1.3)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from attrs import define, field
 from twisted.application.service import Service
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import quoteStringArgument, serverFromString
-from twisted.internet.error import CannotListenError
+from twisted.internet.error import CannotListenError, ConnectionDone
 from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -27,12 +27,13 @@ def tcp_endpoint(host: str, port: int) -> str:
 
 
 @define(eq=False)
-class Listening(Service):
+class Ports(Service):
     """
-    Serves the site on every endpoint (Twisted's server endpoint strings).
+    Opens every endpoint (Twisted's server endpoint strings), or refuses the start.
 
-    A port that is taken is refused by ``startService`` itself: an endpoint service of Twisted's would log it
-    and live on without a listener.
+    It starts early, so that a port that is taken is known before anything is changed; no connection is
+    accepted before the reactor runs, when all has started.  An endpoint service of Twisted's would log a
+    taken port and live on without a listener.
     """
 
     endpoints: Sequence[str]
@@ -46,13 +47,34 @@ class Listening(Service):
             for description in self.endpoints:
                 self._listen(description)
         except BaseException:
-            for port in self._ports:
-                port.stopListening()
-            self._ports.clear()
+            self._close_at_once()
             raise
-        for description, port in zip(self.endpoints, self._ports, strict=True):
-            log.info("listening on {address}", address=_shown(description, port.getHost()))
         super().startService()
+
+    def stopService(self) -> None:
+        """After a start that failed further on; else they have been closed long ago."""
+        super().stopService()
+        self._close_at_once()
+
+    def addresses(self) -> list[str]:
+        """Where it listens, as a person would write it."""
+        return [
+            _shown(description, port.getHost())
+            for description, port in zip(self.endpoints, self._ports, strict=True)
+        ]
+
+    async def close(self) -> None:
+        ports, self._ports = self._ports, []
+        for port in ports:
+            closed = port.stopListening()
+            if closed is not None:
+                await closed
+
+    def _close_at_once(self) -> None:
+        # stopListening would do it in a turn of the reactor that never comes.
+        ports, self._ports = self._ports, []
+        for port in ports:
+            cast(Any, port).connectionLost(Failure(ConnectionDone()))
 
     def _listen(self, description: str) -> None:
         outcome: list[object] = []
@@ -70,18 +92,26 @@ class Listening(Service):
             raise StartRefused(f"cannot listen on {where}: {_why(port.value)}") from None
         self._ports.append(port)  # type: ignore[arg-type]  # what listen() fires with
 
+
+@define(eq=False)
+class Listening(Service):
+    """Says that requests are accepted; at the stop closes the ports and sees requests in progress through."""
+
+    ports: Ports
+
+    def startService(self) -> None:
+        super().startService()
+        for address in self.ports.addresses():
+            log.info("listening on {address}", address=address)
+
     def stopService(self) -> Deferred[None]:
-        """Stop listening; fires when requests in progress have their answers and all connections are gone."""
+        """Fires when requests in progress have their answers and all connections are gone."""
         super().stopService()
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
-        ports, self._ports = self._ports, []
-        drained = self.site.drain()
-        for port in ports:
-            closed = port.stopListening()
-            if closed is not None:
-                await closed
+        drained = self.ports.site.drain()
+        await self.ports.close()
         await drained
 
 

@@ -1,0 +1,124 @@
+"""Opening ports or refusing, what is said of them, and how they are closed."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from attrs import define, field
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.defer import Deferred
+from twisted.internet.error import CannotListenError
+from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from telegrammer.core.problems import StartRefused
+from telegrammer.web.listening import Listening, Ports, _shown, tcp_endpoint
+from telegrammer.web.site import GatewaySite
+
+
+@define(eq=False)
+class FakeSite:
+    drained: Deferred[None] = field(factory=Deferred)
+    draining: bool = False
+
+    def drain(self) -> Deferred[None]:
+        self.draining = True
+        return self.drained
+
+
+class Taken(MemoryReactorClock):
+    """Has one port that is not free."""
+
+    def listenTCP(self, port: int, factory: Any, backlog: int = 50, interface: str = "") -> Any:
+        if port == 81:
+            raise CannotListenError(interface, port, OSError(98, "Address already in use"))
+        return super().listenTCP(port, factory, backlog, interface)
+
+
+class ListeningTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.reactor = Taken()
+        self.site = FakeSite()
+        self.said: list[str] = []
+
+        def observe(event: LogEvent) -> None:
+            self.said.append(formatEvent(event))
+
+        globalLogPublisher.addObserver(cast(ILogObserver, observe))
+        self.addCleanup(globalLogPublisher.removeObserver, cast(ILogObserver, observe))
+
+    def ports(self, *endpoints: str) -> Ports:
+        return Ports(endpoints, cast(GatewaySite, self.site), self.reactor)
+
+    def refusal(self, *endpoints: str) -> str:
+        return str(self.assertRaises(StartRefused, self.ports(*endpoints).startService))
+
+    def test_a_taken_port_is_named(self) -> None:
+        self.assertEqual(
+            self.refusal(tcp_endpoint("127.0.0.1", 81)),
+            "cannot listen on 127.0.0.1:81: address already in use",
+        )
+
+    def test_an_endpoint_nobody_knows(self) -> None:
+        for endpoint in ("carrier-pigeon:1", "tcp:x", "tcp", ""):
+            self.assertIn("not a server endpoint", self.refusal(endpoint), endpoint)
+
+    def test_a_key_file_that_is_not_there(self) -> None:
+        line = self.refusal("ssl:8443:privateKey=/nowhere/key.pem")
+        self.assertEqual(
+            line, "cannot listen on ssl:8443:privateKey=/nowhere/key.pem: no such file or directory"
+        )
+
+    def test_what_was_open_is_closed_when_another_is_refused(self) -> None:
+        closed: list[object] = []
+        ports = self.ports("tcp:80", "tcp:81")
+        original = self.reactor.listenTCP
+
+        def listen(*arguments: Any, **named: Any) -> Any:
+            port = original(*arguments, **named)
+            port.connectionLost = closed.append
+            return port
+
+        self.reactor.listenTCP = listen  # type: ignore[method-assign]
+        self.assertRaises(StartRefused, ports.startService)
+        self.assertEqual(len(closed), 1)
+        self.assertEqual(ports._ports, [])
+        self.assertFalse(ports.running)
+
+    def test_says_where_it_listens_only_when_all_has_started(self) -> None:
+        ports = self.ports(tcp_endpoint("127.0.0.1", 80), tcp_endpoint("::1", 80))
+        ports.startService()
+        self.assertEqual(self.said, [])
+        Listening(ports).startService()
+        self.assertEqual(self.said, [f"listening on {address}" for address in ports.addresses()])
+        self.assertEqual(len(self.said), 2)
+
+    def test_the_stop_closes_the_ports_and_waits_for_requests_in_progress(self) -> None:
+        ports = self.ports(tcp_endpoint("127.0.0.1", 80))
+        ports.startService()
+        listening = Listening(ports)
+        listening.startService()
+        stopped = listening.stopService()
+        self.assertTrue(self.site.draining)
+        self.assertEqual(ports._ports, [])
+        self.assertNoResult(stopped)
+        self.site.drained.callback(None)
+        self.successResultOf(stopped)
+        ports.stopService()
+
+
+class ShownTests(SynchronousTestCase):
+    def test_addresses(self) -> None:
+        cases: tuple[tuple[str, object, str], ...] = (
+            ("tcp:0", IPv4Address("TCP", "127.0.0.1", 8080), "http://127.0.0.1:8080"),
+            ("tcp:0:interface=::1", IPv6Address("TCP", "::1", 8080), "http://[::1]:8080"),
+            ("ssl:8443", IPv4Address("TCP", "0.0.0.0", 8443), "https://0.0.0.0:8443"),
+            ("unix:/run/x", UNIXAddress(b"/run/x"), "unix:/run/x"),
+            ("systemd:domain=INET:index=0", object(), "systemd"),
+        )
+        for endpoint, address, shown in cases:
+            self.assertEqual(_shown(endpoint, address), shown)
+
+    def test_an_ipv6_address_is_quoted(self) -> None:
+        self.assertEqual(tcp_endpoint("::1", 80), r"tcp:80:interface=\:\:1")
