@@ -377,6 +377,8 @@ def test_refusals(
     assert ("allow" in reply.headers) is (status == 405)
 
 
-def test_files_are_private(shared: Gateway) -> None:
+def test_files_are_private_and_hold_no_secret(shared: Gateway) -> None:
     for path in Path(shared.daemon.state).iterdir():
         assert path.stat().st_mode & 0o077 == 0, path
+        for secret in (shared.daemon.token, shared.daemon.token.partition(":")[2], shared.daemon.key):
+            assert secret.encode() not in path.read_bytes(), path

@@ -21,7 +21,7 @@ import pytest
 
 from tests.support.bot_api import Answer, BotApi, failure, hang_up, success
 from tests.support.daemon import COMMAND, PATIENCE, TOKEN, TWISTD, Daemon, Reply
-from tests.support.gateway import CHAT, Gateway, eventually
+from tests.support.gateway import CHAT, Gateway, eventually, in_order
 from tests.support.http_server import response
 
 PROGRAMS = {"serve": (*COMMAND, "serve"), "twistd": TWISTD}
@@ -104,6 +104,38 @@ def test_past_its_budget_it_ends_all_the_same(gateway: Gateway) -> None:
     seen = len(gateway.daemon.output.lines)
     assert gateway.daemon.stop(6) == 0
     assert len(gateway.daemon.output.lines) > seen, "it says what it left"
+
+
+def test_a_database_that_is_locked_does_not_keep_it_from_ending(gateway: Gateway) -> None:
+    """The result that could not be committed is lost with the process: its job goes once more, equal."""
+    gateway.daemon.arguments = ("--shutdown-timeout", "1s")
+    gateway.start()
+    gateway.receiver.policy = lambda callback: None
+    gateway.subscribe()
+    bodies = [gateway.api.message(CHAT, f"message {number}")[1] for number in range(2)]
+    (first,) = gateway.receiver.wait_for(1)
+    with gateway.write_lock():
+        first.answer(200)
+        assert gateway.daemon.stop(10) == 0
+    gateway.receiver.policy = lambda callback: 200
+    gateway.daemon.start()
+    assert in_order(gateway.receiver.wait_for(3), bodies) == [first.delivery_id]
+
+
+def test_clients_of_every_kind_hold_up_no_stop(running: Gateway) -> None:
+    """Idle, in the middle of a head, in the middle of a body, and one that reads no answer."""
+    head = f"POST /send HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {running.daemon.key}\r\n"
+    body = f"{head}Content-Type: application/json\r\nContent-Length: 50\r\n\r\n{{"
+    asked = f"GET /health HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {running.daemon.key}\r\n\r\n"
+    host, _, port = running.daemon.url.removeprefix("http://").rpartition(":")
+    with contextlib.ExitStack() as open_ones:
+        for text in ("", head, body, asked) * 5:
+            wire = open_ones.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            wire.sendall(text.encode())
+        assert wire.recv(12) == b"HTTP/1.1 200"
+        began = time.monotonic()
+        assert running.daemon.stop() == 0
+        assert time.monotonic() - began < 5
 
 
 def refuses_connections(daemon: Daemon) -> bool:
@@ -243,6 +275,27 @@ def test_every_wrong_setting_is_named_with_its_source(api: BotApi, tmp_path: Pat
     assert "--max-jobs" in text
     assert "TELEGRAMMER_HTTP_WORKERS" in text
     assert contents(tmp_path) == {}
+
+
+def test_the_database_of_the_old_program(api: BotApi, tmp_path: Path, program: tuple[str, ...]) -> None:
+    """Taken over with a private backup; its keys stay valid and are marked."""
+    key = "ab" * 32
+    with closing(sqlite3.connect(tmp_path / "telegrammer.db")) as connection:
+        connection.execute("CREATE TABLE api_keys(name TEXT PRIMARY KEY, key TEXT, created_at INTEGER)")
+        connection.execute("INSERT INTO api_keys VALUES ('old', ?, 1600000000)", (key,))
+        connection.commit()
+    (tmp_path / "telegrammer.db").chmod(0o644)
+    with Daemon(tmp_path, api.url, program=program) as daemon:
+        daemon.start()
+        assert daemon.request("GET", "/health", key=key).status == 200
+        (listed,) = json.loads(daemon.run("list-keys", "--json").stdout)["keys"]
+        assert listed == {"name": "old", "created_at": 1600000000, "legacy": True}
+        daemon.stop()
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+    (backup,) = (path for path in tmp_path.iterdir() if path.name != "telegrammer.db")
+    with closing(sqlite3.connect(backup)) as connection:
+        assert connection.execute("SELECT key FROM api_keys").fetchall() == [(key,)]
+    assert key.encode() not in (tmp_path / "telegrammer.db").read_bytes()
 
 
 # -- beside a running daemon --------------------------------------------------------------------------
