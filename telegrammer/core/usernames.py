@@ -23,7 +23,11 @@ def normalise(raw: str) -> str:
     """
     match = _USERNAME.fullmatch(raw)
     if match is None:
+        length = len(raw.removeprefix("@"))
+        kind = "another" if 1 <= length <= 64 else f"{length} characters"
         raise InvalidRequest(
-            "username must be 1 to 64 characters of A-Z, a-z, 0-9 and _, after an optional @", "username"
+            "username must be 1 to 64 characters of A-Z, a-z, 0-9 and _, after an optional @; "
+            f"this one has {kind}",
+            "username",
         )
     return fold_case(match[1])

@@ -14,6 +14,7 @@ from typing import Protocol, assert_never
 
 from attrs import frozen
 
+from telegrammer.core.foreign import shown
 from telegrammer.core.health import HealthReport
 from telegrammer.core.problems import (
     InvalidRequest,
@@ -38,6 +39,8 @@ Headers = tuple[tuple[bytes, bytes], ...]
 _NO_STORE: Headers = ((b"Cache-Control", b"no-store"),)
 _JSON: Headers = ((b"Content-Type", b"application/json"), *_NO_STORE)
 _NO_CONTENT = 204
+_KIND_LIMIT = 60
+"""Characters of a media type that are shown to the caller who sent it."""
 
 
 @frozen
@@ -104,12 +107,6 @@ UNAUTHORIZED = problem(
 NOT_FOUND = problem(404, "NOT_FOUND", "there is nothing under this path")
 REQUEST_TIMEOUT = problem(408, "REQUEST_TIMEOUT", "the request did not arrive in time")
 BODY_TOO_LARGE = problem(413, "BODY_TOO_LARGE", "the request body is larger than 65536 bytes")
-UNSUPPORTED_MEDIA_TYPE = problem(
-    415,
-    "UNSUPPORTED_MEDIA_TYPE",
-    "Content-Type must be application/json, in UTF-8",
-    headers=[(b"Accept", b"application/json")],
-)
 INTERNAL_ERROR = problem(500, "INTERNAL_ERROR", "the gateway failed on this request; its log says more")
 OVERLOADED = problem(
     503,
@@ -121,6 +118,27 @@ AUTH_UNAVAILABLE = problem(503, "AUTH_UNAVAILABLE", "the key could not be checke
 STORAGE_UNAVAILABLE = problem(
     503, "STORAGE_UNAVAILABLE", "the database could not do this at the moment; nothing was changed"
 )
+
+
+def body_too_large(declared: int) -> Response:
+    """413 for a body of known length; `BODY_TOO_LARGE` is for one that was found too long on its way."""
+    return problem(
+        413, "BODY_TOO_LARGE", f"the request body has {declared} bytes; at most 65536 bytes are taken"
+    )
+
+
+def unsupported_media_type(given: Sequence[bytes]) -> Response:
+    """415; ``given`` are the values of every ``Content-Type`` header of the request."""
+    if len(given) == 1:
+        kind = "this one is " + (shown(given[0].decode("latin-1").strip(), _KIND_LIMIT) or "empty")
+    else:
+        kind = f"this request has {len(given) or 'none'}"
+    return problem(
+        415,
+        "UNSUPPORTED_MEDIA_TYPE",
+        f"one Content-Type, application/json in UTF-8, is needed; {kind}",
+        headers=[(b"Accept", b"application/json")],
+    )
 
 
 def method_not_allowed(allowed: Iterable[str]) -> Response:

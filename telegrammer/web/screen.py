@@ -21,12 +21,12 @@ from telegrammer.ports import Keys
 from telegrammer.web.limits import RequestLimits
 from telegrammer.web.responses import (
     AUTH_UNAVAILABLE,
-    BODY_TOO_LARGE,
     NOT_FOUND,
     UNAUTHORIZED,
-    UNSUPPORTED_MEDIA_TYPE,
     Response,
+    body_too_large,
     method_not_allowed,
+    unsupported_media_type,
 )
 
 log = Logger()
@@ -142,9 +142,10 @@ class Screen:
         if caller is None:
             return Refusal(UNAUTHORIZED, route)
         if head.length is not None and head.length > limits.body_bytes:
-            return Refusal(BODY_TOO_LARGE, route, caller)
-        if head.method == b"POST" and not is_json(head.headers.getRawHeaders(b"content-type", [])):
-            return Refusal(UNSUPPORTED_MEDIA_TYPE, route, caller)
+            return Refusal(body_too_large(head.length), route, caller)
+        media_types = head.headers.getRawHeaders(b"content-type", [])
+        if head.method == b"POST" and not is_json(media_types):
+            return Refusal(unsupported_media_type(media_types), route, caller)
         return Admission(caller, route, limits.body_bytes, takes_turn=not immediate)
 
     def _route(self, head: Head) -> str | Refusal:

@@ -24,6 +24,11 @@ class NormaliseTests(SynchronousTestCase):
             problem = self.assertRaises(InvalidRequest, normalise, raw)
             self.assertEqual(problem.field, "username")
 
+    def test_the_refusal_says_why(self) -> None:
+        for raw, kind in (("", "0 characters"), ("@", "0 characters"), ("@" + "a" * 65, "65 characters")):
+            self.assertTrue(str(self.assertRaises(InvalidRequest, normalise, raw).message).endswith(kind))
+        self.assertTrue(self.assertRaises(InvalidRequest, normalise, "a-b").message.endswith("has another"))
+
     @given(st.text())
     def test_case_is_ascii_case_only(self, text: str) -> None:
         folded = fold_case(text)

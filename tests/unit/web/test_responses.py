@@ -67,7 +67,8 @@ class ProblemTests(SynchronousTestCase):
             (responses.method_not_allowed(["POST"]), 405, "METHOD_NOT_ALLOWED"),
             (responses.REQUEST_TIMEOUT, 408, "REQUEST_TIMEOUT"),
             (responses.BODY_TOO_LARGE, 413, "BODY_TOO_LARGE"),
-            (responses.UNSUPPORTED_MEDIA_TYPE, 415, "UNSUPPORTED_MEDIA_TYPE"),
+            (responses.body_too_large(65537), 413, "BODY_TOO_LARGE"),
+            (responses.unsupported_media_type([]), 415, "UNSUPPORTED_MEDIA_TYPE"),
             (responses.INTERNAL_ERROR, 500, "INTERNAL_ERROR"),
             (responses.OVERLOADED, 503, "OVERLOADED"),
             (responses.AUTH_UNAVAILABLE, 503, "AUTH_UNAVAILABLE"),
@@ -76,6 +77,18 @@ class ProblemTests(SynchronousTestCase):
             self.assertEqual((refused.status, error_of(refused)["code"]), (status, code))
             self.assertIn((b"Cache-Control", b"no-store"), refused.headers)
             self.assertIn((b"Content-Type", b"application/json"), refused.headers)
+
+    def test_refusals_say_what_was_wrong(self) -> None:
+        self.assertIn("has 65537 bytes", error_of(responses.body_too_large(65537))["message"])
+        for given, kind in (
+            ([], "this request has none"),
+            ([b"a/b", b"a/b"], "this request has 2"),
+            ([b" "], "this one is empty"),
+            ([b"text/plain\t\xff\x80"], "this one is text/plain\\t\xff\\x80"),
+            ([b"x" * 9000], "this one is " + "x" * 59 + "\u2026"),
+        ):
+            message = error_of(responses.unsupported_media_type(given))["message"]
+            self.assertTrue(message.endswith("; " + kind), message)
 
     def test_headers_that_say_how_to_do_better(self) -> None:
         self.assertIn((b"WWW-Authenticate", b"Bearer"), responses.UNAUTHORIZED.headers)
