@@ -18,7 +18,7 @@ import telegrammer
 STOP_PATIENCE = 8.0
 """Seconds a child has to end after SIGTERM, before it is killed."""
 
-_LISTENING = re.compile(r"listening on (http://\S+)")
+_LISTENING = re.compile(r"listening on (http://\S+)\s")
 _OURS = re.compile(r"TELEGRAMMER_|STATE_DIRECTORY$|CREDENTIALS_DIRECTORY$|NOTIFY_SOCKET$|WATCHDOG_|LISTEN_")
 
 
@@ -63,7 +63,7 @@ class Child(ProcessProtocol):
         """The URL it listens on; empty when it has ended instead."""
         while True:
             found = _LISTENING.search(self.err)
-            if found is not None and self._err.endswith(b"\n"):
+            if found is not None:
                 return found[1]
             if self.status is not None:
                 return ""

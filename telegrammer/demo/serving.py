@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
-from attrs import define, field
-from twisted.internet.address import IPv4Address
+from attrs import define
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IListeningPort
 from twisted.protocols.policies import WrappingFactory
@@ -25,19 +24,18 @@ class _SilentSite(Site):
 class LocalServer:
     """Serves one resource on ``127.0.0.1``, on a port of the system's choice."""
 
+    url: str
+    """``http://127.0.0.1:PORT``, without a slash at its end."""
     _factory: WrappingFactory
     _port: IListeningPort
-    _reactor: Any = field()
+    _reactor: Any
 
     @classmethod
     def listen(cls, reactor: Any, resource: IResource) -> LocalServer:
+        """Serve ``resource`` from now on."""
         factory = WrappingFactory(_SilentSite(resource, reactor=reactor))
-        return cls(factory, reactor.listenTCP(0, factory, interface="127.0.0.1"), reactor)
-
-    @property
-    def url(self) -> str:
-        """``http://127.0.0.1:PORT``, without a slash at its end."""
-        return f"http://127.0.0.1:{cast(IPv4Address, self._port.getHost()).port}"
+        port = reactor.listenTCP(0, factory, interface="127.0.0.1")
+        return cls(f"http://127.0.0.1:{port.getHost().port}", factory, port, reactor)
 
     async def close(self) -> None:
         """Listen no more and abort every connection; returns when all of them have gone."""
