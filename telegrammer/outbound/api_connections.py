@@ -81,13 +81,16 @@ class AbortingTransport(ProtocolWrapper):
 
     The client loses connections it has no more use for.  An orderly end waits until the peer has taken what
     was sent and, with TLS, has answered the goodbye: a peer that hangs would keep its socket with us.  And
-    the client bounds the lines of a head, but not their number, nor that of 1xx answers.
+    the client bounds the lines of a head, but not their number, nor that of 1xx answers, of which it logs
+    each: they end here.
     """
 
     def __init__(self, factory: AbortingFactory, wrapped: IProtocol) -> None:
         super().__init__(factory, wrapped)
         self._head: bytearray | None = None
         """What has come of the head; None once it is complete."""
+        self._passed = 0
+        """How much of that the client has been given."""
         self._informational = 0
         """Bytes of 1xx answers before it."""
         self._refused = False
@@ -101,32 +104,35 @@ class AbortingTransport(ProtocolWrapper):
         super().writeSequence(data)
 
     def _expect_head(self) -> None:
-        self._head, self._informational = bytearray(), 0
+        self._head, self._passed, self._informational = bytearray(), 0, 0
 
     def dataReceived(self, data: bytes) -> None:
-        if self._head is None or self._head_fits(self._head, data):
-            super().dataReceived(data)
-        else:
-            self._refused = True
+        final = data if self._head is None else self._final(self._head, data)
+        if self._refused:
             self.loseConnection()
+        elif final:
+            super().dataReceived(final)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         super().connectionLost(Failure(HeadTooLong()) if self._refused else reason)
 
-    def _head_fits(self, head: bytearray, data: bytes) -> bool:
+    def _final(self, head: bytearray, data: bytes) -> bytes:
+        """What of the bytes that have come is for the client: no 1xx answer, nor what may become one."""
         # The end may lie across two deliveries.
         seen = max(0, len(head) - 2)
         head += data
-        while end := _end_of_head(head, seen):
-            seen = 0
-            if self._informational + end.end() > HEAD_LIMIT:
-                return False
-            if not _informational(head):
-                self._head = None
-                return True
+        while (end := _end_of_head(head, seen)) and _informational(head):
             self._informational += end.end()
             del head[: end.end()]
-        return self._informational + len(head) <= HEAD_LIMIT
+            seen = 0
+        self._refused = self._informational + (end.end() if end else len(head)) > HEAD_LIMIT
+        if not end and (b"\n" not in head or _informational(head)):
+            return b""
+        final = bytes(head[self._passed :])
+        self._passed = len(head)
+        if end:
+            self._head = None
+        return final
 
     def loseConnection(self) -> None:
         self.disconnecting = 1

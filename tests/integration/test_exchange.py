@@ -179,7 +179,7 @@ FAULTS: list[tuple[Script, type[ExchangeFailed]]] = [
     (silent, DeadlinePassed),
     (stalling, DeadlinePassed),
     (flooding, BodyTooLarge),
-    (heading, ConnectionBroken),
+    (heading, BadReply),
     (leaving, ConnectionBroken),
     (breaking_off, ConnectionBroken),
     (babbling, BadReply),

@@ -229,6 +229,17 @@ class LimitTests(ExchangeTestCase):
         peer.hangs_up(neterror.ConnectionAborted())
         self.check_failure(asked, BadReply, "the head of the answer is too long")
 
+    def test_informational_answers_are_passed_over_in_silence(self) -> None:
+        interim = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 100 Continue\n\n"
+        for size in (1, 7, 1000):
+            asked, peer = self.ask(), self.connect()
+            answer = interim + OK
+            with capturedLogs() as lines:
+                for start in range(0, len(answer), size):
+                    peer.says(answer[start : start + size])
+            self.assertEqual(self.successResultOf(asked).status, 200)
+            self.assertEqual(list(lines), [])
+
     def test_bodies_are_not_taken_for_heads(self) -> None:
         asked, peer = self.ask(), self.connect()
         peer.says(b"HTTP/1.1 100 Continue\r\n\r")
