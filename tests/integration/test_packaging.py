@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -14,13 +15,16 @@ import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
+from attrs import define, field
 
 from tests.support.bot_api import BotApi
 from tests.support.daemon import PATIENCE, ROOT, TOKEN, Output, clean_environment
+from tests.support.receiver import CallbackReceiver
 from tests.support.unprivileged import UID, unprivileged, why_not
 
 UNIT = ROOT / "packaging" / "telegrammer.service"
@@ -132,84 +136,181 @@ Context(TLS_METHOD).set_info_callback(lambda *a: None)
 # -- what the daemon does under it --------------------------------------------------------------------
 
 
-@pytest.fixture
-def base() -> Iterator[Path]:
-    """A directory that anybody can pass, which pytest's own are not."""
-    path = Path(mkdtemp(prefix="telegrammer-unit-"))
-    path.chmod(0o711)
-    yield path
-    shutil.rmtree(path)
+@define(eq=False)
+class Service:
+    """The unit's own ExecStart, as a user without rights, with the directories systemd would give it."""
 
+    base: Path
+    api: BotApi
+    notifications: socket.socket
+    output: Output = field(factory=Output)
+    url: str = field(default="", init=False)
 
-def receive(notifications: socket.socket) -> bytes:
-    notifications.settimeout(PATIENCE)
-    return notifications.recv(4096)
+    @property
+    def state(self) -> Path:
+        return self.base / settings("Service")["StateDirectory"][0]
 
-
-@pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
-def test_exec_start_as_a_user_without_rights(base: Path) -> None:
-    """READY=1 once the address answers, WATCHDOG=1 after it, STOPPING=1 at SIGTERM, status 0."""
-    service = settings("Service")
-    state, credentials = base / service["StateDirectory"][0], base / "credentials"
-    state.mkdir(int(service["StateDirectoryMode"][0], 8))
-    credentials.mkdir(0o700)
-    name, _, _ = service["LoadCredential"][0].partition(":")
-    (credentials / name).write_text(f"{TOKEN}\n")
-    (credentials / name).chmod(0o400)
-    for path in (state, credentials, credentials / name):
-        os.chown(path, UID, UID)
-    binary, *words = shlex.split(service["ExecStart"][0])
-    assert Path(binary).name == SCRIPT.name
-
-    with BotApi() as api, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
-        notifications.bind(str(base / "notify"))
-        (base / "notify").chmod(0o777)
-        environment = clean_environment(
-            HOME=str(state),
-            STATE_DIRECTORY=str(state),
-            CREDENTIALS_DIRECTORY=str(credentials),
-            NOTIFY_SOCKET=str(base / "notify"),
+    @property
+    def environment(self) -> dict[str, str]:
+        return clean_environment(
+            HOME=str(self.state),
+            STATE_DIRECTORY=str(self.state),
+            CREDENTIALS_DIRECTORY=str(self.base / "credentials"),
+            NOTIFY_SOCKET=str(self.base / "notify"),
             WATCHDOG_USEC="400000",
             # What /etc/default/telegrammer would hold.
-            TELEGRAMMER_API_URL=api.url,
+            TELEGRAMMER_API_URL=self.api.url,
             TELEGRAMMER_PORT="0",
         )
+
+    def prepare(self) -> None:
+        """What systemd does before it starts the service."""
+        service = settings("Service")
+        self.state.mkdir(int(service["StateDirectoryMode"][0], 8))
+        name, _, _ = service["LoadCredential"][0].partition(":")
+        credential = self.base / "credentials" / name
+        credential.parent.mkdir(0o700)
+        credential.write_text(f"{TOKEN}\n")
+        credential.chmod(0o400)
+        for path in (self.state, credential.parent, credential):
+            os.chown(path, UID, UID)
+        self.notifications.bind(str(self.base / "notify"))
+        self.notifications.settimeout(PATIENCE)
+        (self.base / "notify").chmod(0o777)
+
+    def command(self, *words: str) -> str:
+        """An operator command as the service's user; its standard output."""
+        done = subprocess.run(
+            unprivileged([str(SCRIPT), *words]),
+            capture_output=True,
+            text=True,
+            check=True,
+            env=self.environment,
+            cwd="/",
+        )
+        return done.stdout.strip()
+
+    @contextmanager
+    def started(self, *wrapper: str) -> Iterator[subprocess.Popen[bytes]]:
+        """The process, once it listens; ``wrapper`` is a program that runs it."""
+        service = settings("Service")
+        binary, *words = shlex.split(service["ExecStart"][0])
+        assert Path(binary).name == SCRIPT.name
         process = subprocess.Popen(
-            unprivileged([str(SCRIPT), *words], umask=service["UMask"][0]),
+            unprivileged([*wrapper, str(SCRIPT), *words], umask=service["UMask"][0]),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environment,
+            env=self.environment,
             cwd="/",
         )
-        output = Output()
         try:
             assert process.stdout is not None and process.stderr is not None
-            output.follow(process.stdout)
-            output.follow(process.stderr)
-            url = output.wait_for(r"listening on (http://\S+)")[1]
-            assert receive(notifications) == b"READY=1"
-            with pytest.raises(urllib.error.HTTPError) as answer:
-                urllib.request.urlopen(f"{url}/health", timeout=5)
-            answer.value.close()
-            assert answer.value.code == 401
-            assert [receive(notifications) for _ in range(3)] == [b"WATCHDOG=1"] * 3
-
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(PATIENCE) == 0
-            told = iter(lambda: receive(notifications), b"STOPPING=1")
-            assert set(told) <= {b"WATCHDOG=1"}
+            self.output.follow(process.stdout)
+            self.output.follow(process.stderr)
+            self.url = self.output.wait_for(r"listening on (http://\S+)")[1]
+            yield process
         finally:
             process.kill()
             process.wait()
-            output.finish()
+            self.output.finish()
+        assert "Traceback" not in self.output.text
+        assert TOKEN not in self.output.text
 
-    assert "Traceback" not in output.text
-    assert TOKEN not in output.text
-    made = sorted(path.name for path in state.iterdir())
-    assert "telegrammer.db" in made, output.text
-    for path in state.iterdir():
+    def ask(self, path: str, key: str, document: object = None) -> int:
+        """The status of a request."""
+        body = None if document is None else json.dumps(document).encode()
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as refused:
+            refused.close()
+            return refused.code
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    base = Path(mkdtemp(prefix="telegrammer-unit-"))  # pytest's own directories let nobody pass
+    base.chmod(0o711)
+    try:
+        with BotApi() as api, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
+            prepared = Service(base, api, notifications)
+            prepared.prepare()
+            yield prepared
+    finally:
+        shutil.rmtree(base)
+
+
+def test_exec_start_as_a_user_without_rights(service: Service) -> None:
+    """READY=1 once the address answers, WATCHDOG=1 after it, STOPPING=1 at SIGTERM, status 0."""
+    key = service.command("add-key", "test")
+    with service.started() as process:
+        assert service.notifications.recv(4096) == b"READY=1"
+        assert service.ask("/health", "0" * 64) == 401
+        assert service.ask("/health", key) == 200
+        assert [service.notifications.recv(4096) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+        told = iter(lambda: service.notifications.recv(4096), b"STOPPING=1")
+        assert set(told) <= {b"WATCHDOG=1"}
+    made = list(service.state.iterdir())
+    assert "telegrammer.db" in {path.name for path in made}, service.output.text
+    for path in made:
         assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (UID, 0o600), path
+
+
+@needs_analyze
+@pytest.mark.skipif(shutil.which("strace") is None, reason="no strace")
+def test_its_system_calls_are_among_the_units(service: Service) -> None:
+    """From its start, over a message in each direction, to its stop."""
+    trace = service.base / "trace"
+    trace.touch()
+    trace.chmod(0o666)
+    key = service.command("add-key", "test")
+    with CallbackReceiver() as receiver, service.started("strace", "-fqqo", str(trace)) as process:
+        hook = f"http://localhost:{receiver.port}/hook"
+        assert service.ask("/subscribe", key, {"chat_id": 5, "callback_url": hook}) == 200
+        assert service.ask("/send", key, {"chat_id": 5, "text": "hello"}) == 200
+        service.api.message(5, "hello")
+        receiver.wait_for(1)
+        pid, _, _ = trace.read_text().partition(" ")
+        os.kill(int(pid), signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    made = set(re.findall(r"^\d+ +(?:<\.\.\. )?(\w+)", trace.read_text(), re.MULTILINE))
+    assert {"execve", "sendto", "fdatasync", "exit_group"} <= made, "this is not the daemon's trace"
+    assert made - allowed_system_calls() == set()
+
+
+def allowed_system_calls() -> set[str]:
+    """What the unit's ``SystemCallFilter=`` lets through."""
+    listing = subprocess.run(
+        ["systemd-analyze", "--no-pager", "syscall-filter"], capture_output=True, text=True, check=True
+    ).stdout
+    groups: dict[str, list[str]] = {}
+    for line in listing.splitlines():
+        if line.startswith("@"):
+            group = groups.setdefault(line.strip(), [])
+        elif line.startswith("    ") and not line.strip().startswith("#"):
+            group.append(line.strip())
+
+    def expanded(names: list[str]) -> set[str]:
+        found: set[str] = set()
+        for name in names:
+            found |= expanded(groups[name]) if name.startswith("@") else {name}
+        return found
+
+    allowed = expanded(["@default"])
+    for line in settings("Service")["SystemCallFilter"]:
+        if line.startswith("~"):
+            allowed -= expanded(line[1:].split())
+        else:
+            allowed |= expanded(line.split())
+    return allowed
 
 
 # -- the wheel ----------------------------------------------------------------------------------------

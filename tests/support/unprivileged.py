@@ -43,7 +43,7 @@ def unprivileged(argv: Sequence[str], *, umask: str = "0077") -> list[str]:
             "--no-new-privs",
         ]
     )
-    script = [f"umask {umask}"]
+    script: list[str] = ["umask 022"]
     for barrier, inside in _barriers((sys.prefix, sys.base_prefix, str(ROOT))).items():
         script += ["hold=$(mktemp -d)", "mount -t tmpfs none $hold"]
         for number, path in enumerate(inside):
@@ -52,7 +52,7 @@ def unprivileged(argv: Sequence[str], *, umask: str = "0077") -> list[str]:
         for number, path in enumerate(inside):
             script += [f"mkdir -p {shlex.quote(path)}", f"mount --move $hold/{number} {shlex.quote(path)}"]
         script += ["umount $hold", "rmdir $hold"]
-    script.append(f'exec {drop} "$@"')
+    script += [f"umask {umask}", f'exec {drop} "$@"']
     return ["unshare", "-m", "--propagation", "private", "sh", "-ec", "\n".join(script), "sh", *argv]
 
 
