@@ -24,7 +24,7 @@ from telegrammer.config import Settings
 from telegrammer.core.subscriptions import SubscriptionLimits
 from telegrammer.core.telegram import Identity
 from telegrammer.delivery.dispatcher import Dispatcher
-from telegrammer.delivery.housekeeping import Housekeeping
+from telegrammer.delivery.housekeeping import Housekeeping, interval
 from telegrammer.ingest.bot_api import BotApi
 from telegrammer.ingest.ingestor import Ingestor
 from telegrammer.ingest.poller import Poller, PollerService
@@ -103,7 +103,12 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
         # The poller, built below, may be waiting for room.
         on_left=lambda: poller.notify_room(),
     )
-    housekeeping = Housekeeping(deliveries, dispatcher.take_evicted, on_left=lambda: poller.notify_room())
+    housekeeping = Housekeeping(
+        deliveries,
+        dispatcher.take_evicted,
+        on_left=lambda: poller.notify_room(),
+        interval=interval(settings.dead_retention),
+    )
     rounds = Repeating(housekeeping.round, reactor, Wakeup(reactor))
 
     ingestion = SqlIngestion(database, settings.max_jobs, now)

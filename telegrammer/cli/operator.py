@@ -175,7 +175,7 @@ def skip_update(arguments: argparse.Namespace) -> int:
 
 def _id(text: str, what: str, least: int = 1) -> int:
     if re.fullmatch(r"[0-9]{1,19}", text) is None or not least <= int(text) <= LARGEST_ID:
-        raise WrongUsage(f"the id of a {what} is a whole number from {least} to {LARGEST_ID}")
+        raise WrongUsage(f"{what} ids are whole numbers from {least} to {LARGEST_ID}")
     return int(text)
 
 

@@ -19,7 +19,17 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from telegrammer.core.delivery import Claimed, Finished, Slots, Turn, Unanswered, moved, settle, sick_share
+from telegrammer.core.delivery import (
+    SLOW,
+    Claimed,
+    Finished,
+    Slots,
+    Turn,
+    Unanswered,
+    moved,
+    settle,
+    sick_share,
+)
 from telegrammer.core.health import DeliveryStatus
 from telegrammer.core.problems import StorageUnavailable, StoreClosed
 from telegrammer.core.retry import Schedule
@@ -63,6 +73,8 @@ class Dispatcher(Service):
     _wall: WallClock = field(init=False)
     _busy: dict[int, Claimed] = field(factory=dict, init=False)
     """The attempts under way, by the job's id."""
+    _since: dict[int, float] = field(factory=dict, init=False)
+    """When each of them was claimed, by the clock of the process."""
     _attempts: dict[int, Deferred[None]] = field(factory=dict, init=False)
     _last_of_lane: dict[int, Deferred[None]] = field(factory=dict, init=False)
     """Fires when the latest attempt of a subscription has ended."""
@@ -173,7 +185,9 @@ class Dispatcher(Service):
         return True
 
     def _slots(self) -> Slots:
-        sick = sum(job.sick for job in self._busy.values())
+        # One that is slow already is sick, though its lane learns so only at its end.
+        begun = self.clock.seconds() - SLOW
+        sick = sum(job.sick or self._since[job.id] < begun for job in self._busy.values())
         return Slots(self._free(), max(0, sick_share(self.workers) - sick), self._healthy_run)
 
     def _clock_was_set(self, seconds: int) -> None:
@@ -249,6 +263,7 @@ class Dispatcher(Service):
 
     def _begin(self, job: Claimed) -> None:
         self._busy[job.id] = job
+        self._since[job.id] = self.clock.seconds()
         ended: Deferred[None] = Deferred()
         before = self._last_of_lane.get(job.subscription_id)
         self._last_of_lane[job.subscription_id] = ended
@@ -274,6 +289,7 @@ class Dispatcher(Service):
         took = self.clock.seconds() - began
         # As it is now: its times move along when the clock is set.
         job = self._busy.pop(job.id)
+        del self._since[job.id]
         self._attempts.pop(job.id, None)
         verdict = settle(
             job, result, took=took, now=self._wall.read(), jitter=self.jitter(), schedule=self.schedule

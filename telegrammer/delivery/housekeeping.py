@@ -13,7 +13,12 @@ from telegrammer.ports import Deliveries
 log = Logger()
 
 INTERVAL = 60.0
-"""Seconds between two rounds."""
+"""Seconds between two rounds, at most."""
+
+
+def interval(retention: int) -> float:
+    """Seconds between two rounds, so that dead jobs outlive a short ``retention`` (seconds) but little."""
+    return min(INTERVAL, max(1.0, retention / 10))
 
 
 def _nothing() -> None: ...
@@ -30,11 +35,13 @@ class Housekeeping:
 
     :param evicted: how many dead jobs the workers' turns have evicted since it was last asked.
     :param on_left: called when jobs left the queue, so that there is room again.
+    :param interval: seconds between two rounds.
     """
 
     deliveries: Deliveries
     evicted: Callable[[], int] = _none
     on_left: Callable[[], None] = _nothing
+    interval: float = INTERVAL
     _unreported: int = field(default=0, init=False)
     _failing: bool = field(default=False, init=False)
 
@@ -48,11 +55,11 @@ class Housekeeping:
             if not self._failing:
                 log.warn("dead deliveries cannot be purged, the database is {state}", state=error.state)
             self._failing = True
-            return INTERVAL
+            return self.interval
         self._failing = False
         gone, self._unreported = self._unreported + purged, 0
         if gone:
             log.warn("removed {count} dead deliveries, too old or too many", count=gone)
         if purged:
             self.on_left()
-        return INTERVAL
+        return self.interval

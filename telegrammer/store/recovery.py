@@ -14,6 +14,13 @@ from attrs import frozen
 
 from telegrammer.store import lanes
 
+# An attempt that was cut off is one to be retried, so its lane is sick: a receiver that hung before the
+# start would otherwise take a worker at once, and a few of them all.
+SUSPECT = """
+    UPDATE lanes SET sick = 1
+    WHERE subscription_id IN (SELECT subscription_id FROM deliveries WHERE state = 'IN_FLIGHT')
+"""
+
 REQUEUE = """
     UPDATE deliveries SET state = 'PENDING', next_attempt_at = ? WHERE state = 'IN_FLIGHT'
 """
@@ -108,6 +115,7 @@ def recover(cursor: sqlite3.Cursor, now: float) -> Recovered:
     Budgets are looked at before the next attempt, when a job is claimed.
     """
     second = floor(now)
+    cursor.execute(SUSPECT)
     requeued = cursor.execute(REQUEUE, (second,)).rowcount
     shifted = cursor.execute(CLOCK_SET_BACK, (second,)).fetchall()
     for subscription_id, seconds in shifted:

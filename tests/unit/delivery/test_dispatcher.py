@@ -173,6 +173,16 @@ class TurnTests(DispatcherCase):
         self.receiver.posts[1][1].callback(Answered(200))
         self.assertEqual(self.store.calls[1].slots, Slots(3, 1, 0))
 
+    def test_one_that_hangs_is_counted_before_it_ends(self) -> None:
+        self.start()
+        self.answer(Turn((job(1), job(2))))
+        self.clock.advance(1.0)
+        self.dispatcher.wake()
+        self.answer(Turn((job(3),)))
+        self.clock.advance(0.5)
+        self.dispatcher.wake()
+        self.assertEqual([call.slots for call in self.store.calls[1:]], [Slots(2, 2, 0), Slots(1, 0, 0)])
+
     def test_full_slots_ask_for_nothing(self) -> None:
         self.start()
         self.answer(Turn((job(1), job(2), job(3), job(4))))

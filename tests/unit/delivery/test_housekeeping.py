@@ -8,7 +8,7 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.problems import StoreBusy
-from telegrammer.delivery.housekeeping import Housekeeping
+from telegrammer.delivery.housekeeping import Housekeeping, interval
 from tests.unit.delivery.test_dispatcher import RecordedDeliveries
 
 
@@ -60,3 +60,9 @@ class HousekeepingTests(SynchronousTestCase):
         self.house = Housekeeping(self.store)
         self.round(2)
         self.assertEqual(self.events[-1]["count"], 2)
+
+    def test_a_short_retention_is_looked_at_more_often(self) -> None:
+        self.house = Housekeeping(self.store, interval=interval(100))
+        self.assertEqual(self.round(0), 10.0)
+        self.assertEqual(self.round(StoreBusy("locked")), 10.0)
+        self.assertEqual([interval(1), interval(7 * 86_400)], [1.0, 60.0])

@@ -35,6 +35,15 @@ class RecoveryTests(SynchronousTestCase):
         self.assertEqual([job.delivery_id for job in after], [job.delivery_id for job in before])
         self.assertEqual([(job.attempt, job.first_attempt_at) for job in after], [(2, 1_000_000)] * 2)
 
+    def test_a_lane_whose_attempt_was_cut_off_is_sick(self) -> None:
+        suspect, other = self.queue.subscribe(), self.queue.subscribe()
+        self.queue.ingest()
+        (job, _) = self.queue.claim()
+        self.assertEqual(job.subscription_id, suspect)
+        self.queue.execute("UPDATE deliveries SET state = 'PENDING' WHERE subscription_id = ?", other)
+        self.recover()
+        self.assertEqual([self.queue.lane(lane)[2:] for lane in (suspect, other)], [(1, 0), (0, 0)])
+
     def test_attempts_are_never_exceeded(self) -> None:
         lane = self.queue.subscribe()
         self.queue.ingest(count=2)
