@@ -118,8 +118,7 @@ def api_url(text: str) -> str:
     The base URL of a Bot API server, without its trailing slash.
 
     The token is in the path of every request, so plain http goes to a loopback address only.  Hosts that
-    the HTTP client cannot call (IPv6 literals, names with an underscore) are refused here, not at the first
-    poll.
+    the HTTP client cannot call (names with an underscore) are refused here, not at the first poll.
     """
     if len(text) > 1024 or _NOT_IN_URL.search(text):
         raise ValueError("must be a URL of at most 1024 characters, without spaces or backslashes")
@@ -132,6 +131,8 @@ def api_url(text: str) -> str:
         raise ValueError("must be an absolute https URL")
     if "@" in parts.netloc:
         raise ValueError("must not hold a user name or password")
+    if "[" in parts.netloc and re.fullmatch(r"\[[0-9A-Fa-f:.]+\](:[0-9]*)?", parts.netloc) is None:
+        raise ValueError("has a host in brackets that is no IPv6 address")
     if "?" in text or "#" in text:
         raise ValueError("must not hold a query or fragment")
     if port == 0:
@@ -141,20 +142,19 @@ def api_url(text: str) -> str:
     name = _callable_host(name)
     if parts.scheme == "http" and not is_loopback(name):
         raise ValueError("may be plain http only to a loopback address: the token is part of every request")
-    shown = name if port is None else f"{name}:{port}"
+    bracketed = f"[{name}]" if ":" in name else name
+    shown = bracketed if port is None else f"{bracketed}:{port}"
     return f"{parts.scheme}://{shown}{parts.path.rstrip('/')}"
 
 
 def _callable_host(name: str) -> str:
     address = _address(name)
     if address is not None:
-        if address.version == 6:
-            raise ValueError("must not name an IPv6 address: use a host name for it")
         return str(address)
     if "_" in name:
         raise ValueError("must not have an underscore in its host name")
     if re.fullmatch(r"[0-9.]+|.*\.(0x[0-9a-f]*|[0-9]+)\.?", name):
-        raise ValueError("has a host that is neither a name nor an IPv4 address")
+        raise ValueError("has a host that is neither a name nor an IP address")
     try:
         return idna.encode(name, uts46=True).decode("ascii")
     except idna.IDNAError:

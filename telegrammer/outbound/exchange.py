@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, cast
 
 from attrs import define, field, frozen
+from hyperlink import EncodedURL
 from OpenSSL import SSL
 from treq.client import HTTPClient
 from twisted.internet import error as neterror
@@ -94,7 +95,7 @@ class Exchange:
         try:
             response = await self._client.request(
                 method,
-                url,
+                Uri.from_text(url),
                 headers=Headers({name: [value] for name, value in headers.items()}),
                 data=body,
                 allow_redirects=False,
@@ -121,6 +122,13 @@ class Exchange:
     def close(self) -> Deferred[None]:
         """Close idle connections; to be called at the end, after the last exchange."""
         return self.close_idle()
+
+
+class Uri(EncodedURL):
+    """An ASCII URL as it is; treq would put its host through IDNA, which knows no IPv6 address."""
+
+    def to_uri(self) -> Uri:
+        return self
 
 
 def read_body(response: IResponse, limit: int) -> Deferred[bytes]:

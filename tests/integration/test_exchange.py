@@ -101,13 +101,15 @@ class Bench:
     exchanges: list[Exchange] = field(factory=list)
     resolvers: list[ThreadedResolver] = field(factory=list)
 
-    def serve(self, script: Script, tls: Server | None = None) -> tuple[Host, int]:
+    def serve(
+        self, script: Script, tls: Server | None = None, interface: str = "127.0.0.1"
+    ) -> tuple[Host, int]:
         host = Host(script)
         factory: Factory[Any] = Factory.forProtocol(lambda: Caller(host))
         factory.noisy = False
         if tls is not None:
             factory = TLSMemoryBIOFactory(tls, False, factory, self.reactor)
-        port = self.reactor.listenTCP(0, factory, interface="127.0.0.1")
+        port = self.reactor.listenTCP(0, factory, interface=interface)
         self.listening.append(port)
         return host, port.getHost().port
 
@@ -203,6 +205,19 @@ async def test_a_faulty_peer(
         assert "SECRET" not in repr((caught.value, vars(caught.value), caught.value.__context__))
         await host.left_alone()
     assert len(host.requests) == 2
+
+
+@pytest.mark.parametrize("over_tls", [False, True], ids=["plain", "tls"])
+@bounded(20)
+async def test_an_ipv6_address(bench: Bench, over_tls: bool) -> None:
+    tls = bench.authority.server("::1") if over_tls else None
+    host, port = bench.serve(lambda caller: caller.says(OK), tls, interface="::1")
+    scheme = "https" if over_tls else "http"
+    reply = await ask(bench.exchange(), f"{scheme}://[::1]:{port}/bot1:SECRET/getMe")
+    assert reply.body == b"{}"
+    [request] = host.requests
+    assert request.startswith(b"POST /bot1:SECRET/getMe HTTP/1.1\r\n")
+    assert f"Host: [::1]:{port}\r\n".encode() in request
 
 
 @bounded(20)

@@ -339,7 +339,7 @@ class BrokenTests(ExchangeTestCase):
             self.assertTrue(peer.is_aborted)
 
     def test_urls_that_cannot_be_called(self) -> None:
-        for url in (f"http://[::1]/{SECRET}", f"ftp://127.0.0.1/{SECRET}", f"http://exa mple/{SECRET}"):
+        for url in (f"ftp://127.0.0.1/{SECRET}", f"http://exa mple/{SECRET}"):
             failed = self.failureResultOf(self.ask(url=url), ExchangeFailed)
             self.assertNotIn(SECRET, failed.getTraceback())
             self.assertIsNone(failed.value.__context__)
