@@ -21,7 +21,7 @@ def check(arguments: argparse.Namespace) -> int:
     """
     Print the findings as they come.
 
-    :returns: 1 if anything failed, else 0; 2 when a flag is at fault.
+    :returns: 1 if anything failed, else 0; 2 when a flag is unknown.
     """
     settings: Settings | None = None
     refused: SettingsRefused | None = None
@@ -34,7 +34,7 @@ def check(arguments: argparse.Namespace) -> int:
     for finding in _findings(arguments, settings, warnings, refused):
         print(finding, flush=True)
         failed = failed or finding.verdict == "FAIL"
-    if refused is not None and refused.usage:
+    if arguments.unknown:
         return 2
     return 1 if failed else 0
 

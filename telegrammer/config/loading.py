@@ -117,7 +117,9 @@ class _Reader:
             try:
                 values.append(setting.parse(text))
             except ValueError as error:
-                self.refuse(f"{name}: {error} ({given.where})", given.typed)
+                # A flag whose file has gone is no wrong usage.
+                typed = given.typed and not isinstance(error, parsers.Unusable)
+                self.refuse(f"{name}: {error} ({given.where})", typed)
                 return None
         return tuple(values) if setting.kind == "list" else values[0]
 

@@ -15,9 +15,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import idna
+from cryptography.x509 import load_pem_x509_certificates
 from twisted.internet.endpoints import serverFromString
 
 from telegrammer.config.values import Token
+
+
+class Unusable(ValueError):
+    """The text keeps the rules, but what it names on this machine is of no use."""
+
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"([0-9]{1,12})([smhd]?)")
@@ -77,6 +83,19 @@ def path(text: str) -> Path:
     return Path(os.path.abspath(text))
 
 
+def certificates(text: str) -> Path:
+    """A path to PEM certificates, which are looked at here so that a start is not refused for them later."""
+    file = path(text)
+    try:
+        if not load_pem_x509_certificates(file.read_bytes()):
+            raise ValueError
+    except OSError as error:
+        raise Unusable(f"cannot be read: {(error.strerror or type(error).__name__).lower()}") from None
+    except ValueError:
+        raise Unusable("holds no PEM certificate, or a damaged one") from None
+    return file
+
+
 def host(text: str) -> str:
     """An IP address (an IPv6 one with or without brackets) or a host name to listen on."""
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
@@ -98,7 +117,7 @@ def endpoint(text: str) -> str:
     try:
         serverFromString(None, text)
     except OSError:
-        raise ValueError("names a file that cannot be read") from None
+        raise Unusable("names a file that cannot be read") from None
     except Exception:
         # A parser per kind, and each raises what it likes.
         raise ValueError(rule) from None

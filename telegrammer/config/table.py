@@ -100,7 +100,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "ca-file",
-        parsers.path,
+        parsers.certificates,
         "PATH",
         "system trust store, SSL_CERT_FILE",
         "certificates of a private authority, for the Bot API and callbacks alike",

@@ -256,6 +256,7 @@ def test_settings_that_are_refused(tmp_path: Path, api: BotApi, db: Path) -> Non
         "FAIL", "ok", "ok", "skip", "skip",
     ]  # fmt: skip
     assert check(tmp_path, api, "--bogus")[0] == 2
+    assert check(tmp_path, api, "--port", "none")[0] == 1
     assert check(tmp_path, api, TELEGRAMMER_CONFIG="/nonexistent")[1]["database"] == "skip"
     assert check(tmp_path, api, TELEGRAMMER_CA_FILE="/nonexistent")[1]["settings"] == "FAIL"
     assert api.calls == []

@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from telegrammer.config import SETTINGS, Settings, Token, database_path, load
 from telegrammer.core.problems import SettingsRefused
 from telegrammer.core.retry import Schedule
+from tests.support.certificates import Authority
 
 TOKEN = "123456789:AAF-fake_token"
 HOME = {"HOME": "/home/op"}
@@ -100,14 +101,15 @@ class SourceTests(LoadingCase):
         self.assertEqual(settings.listen, ("unix:/a", "unix:/b"))
 
     def test_types_of_the_file(self) -> None:
+        ca_file = Authority().write(self.directory() / "ca.pem")
         config = self.file(
             'listen = ["unix:/a", "unix:/b"]\ndead-retention = "2h"\nshutdown-timeout = 5\n'
-            'retry-schedule = "1s,2s"\nca-file = "/ca.pem"\n'
+            f'retry-schedule = "1s,2s"\nca-file = "{ca_file}"\n'
         )
         settings, _ = self.load({"config": config})
         self.assertEqual(settings.listen, ("unix:/a", "unix:/b"))
         self.assertEqual((settings.dead_retention, settings.shutdown_timeout), (7200, 5))
-        self.assertEqual((settings.retry_schedule, settings.ca_file), (Schedule((1, 2)), Path("/ca.pem")))
+        self.assertEqual((settings.retry_schedule, settings.ca_file), (Schedule((1, 2)), ca_file))
         config = self.file('listen = "unix:/a"')
         self.assertEqual(self.load({"config": config})[0].listen, ("unix:/a",))
 
@@ -136,6 +138,12 @@ class RefusalTests(LoadingCase):
     def test_what_was_typed_is_told_from_what_was_found(self) -> None:
         self.assertTrue(self.refusal({"port": "x"}).usage)
         self.assertTrue(self.refusal(unknown=["--x"]).usage)
+        # A file that has gone is no wrong usage.
+        gone = self.refusal({"ca-file": "/nowhere/ca.pem"})
+        self.assertEqual(
+            gone.problems, ("ca-file: cannot be read: no such file or directory (flag --ca-file)",)
+        )
+        self.assertFalse(gone.usage)
         self.assertFalse(self.refusal(environ=ENVIRON | {"TELEGRAMMER_PORT": "x"}).usage)
         self.assertFalse(self.refusal(environ=HOME).usage)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.config import parsers
 from telegrammer.config.table import SETTINGS
+from tests.support.certificates import Authority
 
 
 class ParserTests(SynchronousTestCase):
@@ -110,6 +112,25 @@ class ParserTests(SynchronousTestCase):
                 self.assertNotIn("AAF", str(error))
                 self.assertNotIn("hunter2", str(error))
 
+    def test_certificates(self) -> None:
+        directory = TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        good = Authority().write(Path(directory.name, "ca.pem"))
+        self.assertEqual(parsers.certificates(str(good)), good)
+        empty, junk = Path(directory.name, "empty"), Path(directory.name, "junk")
+        empty.touch()
+        junk.write_bytes(good.read_bytes()[:200])
+        for text, rule in (
+            (str(empty), "holds no PEM certificate"),
+            (str(junk), "holds no PEM certificate"),
+            (directory.name, "cannot be read: is a directory"),
+            (f"{directory.name}/none", "cannot be read: no such file"),
+        ):
+            with self.subTest(rule):
+                error = self.assertRaises(parsers.Unusable, parsers.certificates, text)
+                self.assertIn(rule, str(error))
+        self.assertRaisesRegex(ValueError, "must be a path", parsers.certificates, "")
+
     def test_api_urls(self) -> None:
         for text, url in (
             ("https://api.telegram.org", "https://api.telegram.org"),
@@ -171,4 +192,4 @@ class HostileTextTests(SynchronousTestCase):
                 setting.parse(text)
             except ValueError as error:
                 # UnicodeError is a ValueError too, and would quote the text.
-                self.assertIs(type(error), ValueError)
+                self.assertIn(type(error), (ValueError, parsers.Unusable))
