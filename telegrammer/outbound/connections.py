@@ -17,6 +17,7 @@ from twisted.internet.interfaces import (
     ITCPTransport,
 )
 from twisted.internet.protocol import Protocol, connectionDone
+from twisted.internet.tcp import Connection
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -85,8 +86,23 @@ class CallbackConnection(Protocol):
         if len(request) > WRITE_BUFFER:
             self._telling = True
             self._tcp.registerProducer(self, True)
-        self._tcp.write(request)
+            self._tcp.write(request)
+        elif rest := self._sent_at_once(request):
+            self._tcp.write(rest)
         return answer
+
+    def _sent_at_once(self, request: bytes) -> bytes:
+        """
+        Give the request to the socket now; what it did not take.
+
+        ``write`` would wait for the reactor's next turn, which costs an eighth of a whole delivery.  An error
+        is left for ``write`` to meet again, where the reactor deals with it.
+        """
+        transport = self.transport
+        if not isinstance(transport, Connection) or transport.dataBuffer or transport._tempDataBuffer:
+            return request
+        sent = transport.writeSomeData(request)
+        return request[sent:] if isinstance(sent, int) else request
 
     def leave(self) -> None:
         """Close it as the protocols have it."""
