@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import re
@@ -178,6 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     :returns: 0 done, 1 refused or not found, 2 wrong usage; 130 when interrupted.
     """
+    _replace_closed_streams()
     errors = sys.stderr
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -203,6 +205,26 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"telegrammer: {line}", file=errors)
     _give_up_output()
     return status
+
+
+class _Closed(io.TextIOBase):
+    """A standard output that the caller closed: to print there fails, as on a full disk."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EBADF, "standard output is closed")
+
+
+def _replace_closed_streams() -> None:
+    """The numbers 0 to 2, when the caller closed them, must not become those of our own files."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # Takes the lowest number that is free, this one.
+            os.open(os.devnull, os.O_RDWR)
+    # Python's streams are None then, and print() would take the other one or do nothing.
+    sys.stdout = sys.stdout or _Closed()
+    sys.stderr = sys.stderr or open(os.devnull, "w")
 
 
 def _give_up_output() -> None:

@@ -24,7 +24,7 @@ from telegrammer.cli.arguments import WrongUsage
 from telegrammer.config import database_path
 from telegrammer.core.delivery import DeadJob
 from telegrammer.core.keys import KEY_BYTES, check_name, digest, new_key
-from telegrammer.core.problems import TelegrammerError
+from telegrammer.core.problems import InvalidRequest, TelegrammerError
 from telegrammer.core.subscriptions import KeyRecord
 from telegrammer.logs import escaped
 from telegrammer.store import deliveries, ingestion, keys
@@ -45,8 +45,15 @@ class NotShown(TelegrammerError):
 @contextmanager
 def _database(arguments: argparse.Namespace, *, create: bool = False) -> Iterator[sqlite3.Connection]:
     path = database_path(arguments.flags, os.environ)
-    with closing(connect_for_command(path, create=create)) as connection:
+    with closing(connect_for_command(path, create=create, migrated=_tell_of_migration)) as connection:
         yield connection
+
+
+def _tell_of_migration(version: int, backup: Path) -> None:
+    print(
+        f"telegrammer: the database was migrated from version {version}; its backup is {_shown(backup)}",
+        file=sys.stderr,
+    )
 
 
 # -- keys ---------------------------------------------------------------------------------------------
@@ -54,11 +61,11 @@ def _database(arguments: argparse.Namespace, *, create: bool = False) -> Iterato
 
 def add_key(arguments: argparse.Namespace) -> int:
     """A new key, shown once, alone on standard output."""
-    name = check_name(arguments.name)
+    name = check_name(_typed(arguments.name))
     path = database_path(arguments.flags, os.environ)
-    is_new = not path.exists()
+    is_new = not path.exists() or path.stat().st_size == 0
     key = new_key(secrets.token_bytes(KEY_BYTES))
-    with closing(connect_for_command(path, create=True)) as connection:
+    with _database(arguments, create=True) as connection:
         with immediate(connection) as cursor:
             keys.add(cursor, name, digest(key), int(time.time()))
         try:
@@ -94,9 +101,10 @@ def _key_document(key: KeyRecord) -> dict[str, object]:
 
 def delete_key(arguments: argparse.Namespace) -> int:
     """The key, its subscriptions and their jobs, in one transaction."""
+    name = _typed(arguments.name)
     with _database(arguments) as connection, immediate(connection) as cursor:
-        if not keys.delete(cursor, arguments.name):
-            raise NotFound(f"no key is named {escaped(arguments.name)}")
+        if not keys.delete(cursor, name):
+            raise NotFound(f"no key is named {escaped(name)}")
     print("key deleted")
     return 0
 
@@ -171,6 +179,18 @@ def skip_update(arguments: argparse.Namespace) -> int:
 
 
 # -- in and out ---------------------------------------------------------------------------------------
+
+
+def _typed(name: str) -> str:
+    """
+    A name as its bytes mean it: UTF-8, whatever the locale made of them.
+
+    :raises InvalidRequest: it is no UTF-8.
+    """
+    try:
+        return os.fsencode(name).decode("utf-8")
+    except UnicodeError:
+        raise InvalidRequest("the name of a key must be valid UTF-8", "name") from None
 
 
 def _id(text: str, what: str, least: int = 1) -> int:

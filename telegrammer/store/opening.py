@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -85,7 +86,12 @@ def _wall_clock() -> float:
 
 
 def connect_for_command(
-    path: Path, *, create: bool, now: Now = _wall_clock, durability: Durability = "normal"
+    path: Path,
+    *,
+    create: bool,
+    now: Now = _wall_clock,
+    durability: Durability = "normal",
+    migrated: Callable[[int, Path], None] = lambda version, backup: None,
 ) -> sqlite3.Connection:
     """
     A connection for a command, beside a running daemon or without one; the caller closes it.
@@ -93,6 +99,7 @@ def connect_for_command(
     Use ``engine.immediate`` and ``engine.snapshot`` for transactions on it.
 
     :param create: make the database when there is none (``add-key``).
+    :param migrated: told, after a migration, of the version before it (0: the C++ program's) and the backup.
     :raises LockHeld: it must be made or migrated first, and a daemon holds the lock.
     :raises StartRefused: there is none, or as ``open_state``.
     """
@@ -102,7 +109,9 @@ def connect_for_command(
     if not (isinstance(layout, Ours) and layout.version == LATEST):
         with ProcessLock(path):
             # Again: what was seen without the lock may be out of date.
-            _bring_up(path, recognise(path), durability, COMMAND_BUSY_MS, now)
+            _, version, backup = _bring_up(path, recognise(path), durability, COMMAND_BUSY_MS, now)
+        if version is not None and backup is not None:
+            migrated(version, backup)
     try:
         return connect(path, durability=durability, busy_ms=COMMAND_BUSY_MS)
     except sqlite3.Error as error:

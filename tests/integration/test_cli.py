@@ -112,6 +112,42 @@ def test_a_full_disk_behind_standard_output(tmp_path: Path, db: Path) -> None:
     assert "second" not in run(tmp_path, "list-keys", "--db", str(db))[1]
 
 
+def test_streams_that_the_caller_closed(tmp_path: Path, db: Path) -> None:
+    def ended(command: str, closed: str) -> tuple[int, str, str]:
+        shell = f'exec "$@" {closed}'
+        done = subprocess.run(
+            ["/bin/sh", "-c", shell, "sh", *PYTHON, *command.split(), "--db", str(db)],
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    assert ended("list-keys", ">&-") == (1, "", "telegrammer: bad file descriptor\n")
+    status, _, err = ended("add-key unseen", ">&-")
+    assert status == 1
+    assert err.endswith("telegrammer: the key could not be printed; it was deleted again\n")
+    # Neither does what was for standard error come to standard output.
+    status, key, _ = ended("add-key seen", "2>&-")
+    assert (status, len(key)) == (0, 65)
+    assert ended("list-keys surplus", "2>&-")[:2] == (2, "")
+    assert ended("add-key third", "0<&- >&- 2>&-")[0] == 1
+    names = {line.split("  ")[1] for line in run(tmp_path, "list-keys", "--db", str(db))[1].splitlines()}
+    assert names == {"first", "seen"}
+
+
+def test_names_are_utf8_in_every_locale(tmp_path: Path, db: Path) -> None:
+    place = {"TELEGRAMMER_DB": str(db)}
+    ascii_only = place | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    assert run(tmp_path, "add-key", "\u043a\u043b\u044e\u0447", **ascii_only)[0] == 0
+    assert "\u043a\u043b\u044e\u0447" in run(tmp_path, "list-keys", **place, PYTHONUTF8="1")[1]
+    assert run(tmp_path, "delete-key", "\u043a\u043b\u044e\u0447", **ascii_only)[0] == 0
+    for command in ("add-key", "delete-key"):
+        refused = run(tmp_path, command, "\udcff", **place)
+        assert refused == (1, "", "telegrammer: the name of a key must be valid UTF-8\n")
+
+
 def test_a_database_that_stays_locked_is_waited_for_and_refused(tmp_path: Path, db: Path) -> None:
     holder = sqlite3.connect(db, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
@@ -142,9 +178,12 @@ def test_a_migration_needs_the_daemon_s_lock(tmp_path: Path) -> None:
         assert (status, out) == (1, "")
         assert str(lock) in err and err.count("\n") == 1
         assert contents(tmp_path) == before
-    status, out, _ = run(tmp_path, "list-keys", "--db", str(path))
+    status, out, err = run(tmp_path, "list-keys", "--db", str(path))
     assert status == 0
     assert "old  legacy: to be rotated" in out
+    [backup] = tmp_path.glob("old.db.backup-v0-*")
+    assert err == f"telegrammer: the database was migrated from version 0; its backup is {backup}\n"
+    assert run(tmp_path, "list-keys", "--db", str(path)) == (0, out, "")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files for others")
