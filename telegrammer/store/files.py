@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from telegrammer.core.problems import StartRefused
@@ -13,23 +15,38 @@ def real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def make_state_directory(db: Path) -> None:
+def make_state_directory(db: Path) -> list[Path]:
     """
     Make the directory of the database, and what is missing above it, 0700.
 
+    :returns: what was made, the innermost first; see ``remove_directories``.
     :raises StartRefused: it cannot be made.
     """
     directory = db.absolute().parent
     missing = [directory, *directory.parents]
     missing = missing[: next(i for i, parent in enumerate(missing) if parent.exists())]
+    made: list[Path] = []
     try:
         for path in reversed(missing):
-            path.mkdir(mode=0o700, exist_ok=True)
+            try:
+                path.mkdir(mode=0o700)
+            except FileExistsError:
+                continue
+            made.insert(0, path)
             give_to_owner(path)
         if not directory.is_dir():
             raise NotADirectoryError(20, "Not a directory")
     except OSError as error:
+        remove_directories(made)
         raise StartRefused(f"the state directory {directory} cannot be made: {error.strerror}") from None
+    return made
+
+
+def remove_directories(made: Iterable[Path]) -> None:
+    """Remove directories that were made for nothing; those in which something lies by now stay."""
+    with suppress(OSError):
+        for path in made:
+            path.rmdir()
 
 
 def create_private(path: Path) -> int:

@@ -18,7 +18,7 @@ from attrs import define, field
 from twisted.application.service import Service
 
 from telegrammer.core.problems import LockHeld, StartRefused
-from telegrammer.store.files import create_private, make_state_directory, real_path
+from telegrammer.store.files import create_private, make_state_directory, real_path, remove_directories
 
 TRIES = 4
 """Another process may hold the lock for a moment, to look who has it."""
@@ -70,6 +70,8 @@ class ProcessLock(Service):
     pause: Callable[[float], None] = time.sleep
     _descriptor: int | None = field(default=None, init=False)
     _made: bool = field(default=False, init=False)
+    _directories: list[Path] = field(factory=list, init=False)
+    """What was made for the lock file to lie in; it goes with it when nothing else has come there."""
 
     def acquire(self) -> None:
         """
@@ -78,8 +80,16 @@ class ProcessLock(Service):
         :raises LockHeld: another process has it.
         :raises StartRefused: directory or file cannot be made.
         """
-        make_state_directory(self.db)
+        try:
+            self._take()
+        except BaseException:
+            self._remove_directories()
+            raise
+
+    def _take(self) -> None:
         for left in reversed(range(TRIES)):
+            # At each try: whoever made it for nothing has taken it away again.
+            self._directories = make_state_directory(self.db) + self._directories
             try:
                 if self._try():
                     return
@@ -107,8 +117,13 @@ class ProcessLock(Service):
             if not _is_still_there(descriptor, path):
                 os.close(descriptor)
                 return False
+        except BlockingIOError:
+            os.close(descriptor)
+            raise
         except BaseException:
             os.close(descriptor)
+            if made:
+                path.unlink(missing_ok=True)
             raise
         self._descriptor, self._made = descriptor, made
         return True
@@ -122,6 +137,11 @@ class ProcessLock(Service):
             # While it is still held: nobody else can have taken over the name.
             lock_path(self.db).unlink(missing_ok=True)
         os.close(descriptor)
+        self._remove_directories()
+
+    def _remove_directories(self) -> None:
+        directories, self._directories = self._directories, []
+        remove_directories(directories)
 
     def __enter__(self) -> ProcessLock:
         self.acquire()

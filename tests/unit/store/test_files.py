@@ -8,7 +8,13 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.problems import StartRefused
-from telegrammer.store.files import create_private, give_to_owner, make_private, make_state_directory
+from telegrammer.store.files import (
+    create_private,
+    give_to_owner,
+    make_private,
+    make_state_directory,
+    remove_directories,
+)
 from tests.support.directories import temporary_directory
 
 
@@ -39,6 +45,27 @@ class FileTests(SynchronousTestCase):
         make_state_directory(self.directory / "a" / "b" / "c.db")
         for name in ("a", "a/b"):
             self.assertEqual((self.directory / name).stat().st_mode & 0o777, 0o700)
+
+    def test_what_was_made_can_be_taken_back(self) -> None:
+        made = make_state_directory(self.directory / "a" / "b" / "c.db")
+        self.assertEqual(made, [self.directory / "a" / "b", self.directory / "a"])
+        (self.directory / "a" / "in use").touch()
+        remove_directories(made)
+        self.assertEqual(os.listdir(self.directory / "a"), ["in use"])
+
+    def test_half_made_is_not_made(self) -> None:
+        real = Path.mkdir
+
+        def mkdir(path: Path, mode: int = 0o777) -> None:
+            if path.name == "b":
+                raise OSError(28, "No space left on device")
+            real(path, mode)
+
+        self.patch(Path, "mkdir", mkdir)
+        with self.assertRaises(StartRefused) as caught:
+            make_state_directory(self.directory / "a" / "b" / "c.db")
+        self.assertIn("No space left on device", str(caught.exception))
+        self.assertEqual(os.listdir(self.directory), [])
 
     def test_one_that_is_there_stays_as_it_is(self) -> None:
         self.directory.chmod(0o755)

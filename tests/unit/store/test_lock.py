@@ -29,7 +29,22 @@ class LockTests(SynchronousTestCase):
         self.assertTrue(held_by_another(self.db))
         self.lock.stopService()
         self.assertFalse(held_by_another(self.db))
-        self.assertEqual(os.listdir(self.db.parent), [])
+        self.assertFalse(self.db.parent.exists())
+
+    def test_a_directory_that_was_there_or_is_in_use_stays(self) -> None:
+        self.db.parent.mkdir()
+        deeper = ProcessLock(self.db.with_name("deeper") / "a.db")
+        with deeper:
+            lock_path(deeper.db).with_name("other").touch()
+        self.assertEqual(os.listdir(deeper.db.parent), ["other"])
+        with self.lock:
+            pass
+        self.assertTrue(self.db.parent.exists())
+
+    def test_a_directory_made_for_nothing_goes(self) -> None:
+        self.patch(fcntl, "flock", lambda descriptor, operation: os.open("/nonexistent", os.O_RDONLY))
+        self.assertRaises(StartRefused, self.lock.acquire)
+        self.assertFalse(self.db.parent.exists())
 
     def test_held_is_refused_after_a_few_tries(self) -> None:
         self.lock.acquire()
