@@ -48,7 +48,7 @@ class Exchange(asyncio.Protocol):
 
 def response(status: bytes, body: bytes) -> bytes:
     return (
-        b"HTTP/1.1 " + status + b"\r\nContent-Type: application/json\r\n"
+        b"HTTP/1.1 " + status + b"\r\nContent-Type: application/json\r\nConnection: keep-alive\r\n"
         b"Content-Length: %d\r\n\r\n" % len(body)
     ) + body
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from attrs import frozen
 from twisted.internet.defer import Deferred
@@ -17,7 +17,7 @@ from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClie
 from twisted.internet.protocol import Factory, connectionDone
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.python.failure import Failure
-from twisted.web.client import URI
+from twisted.web.client import URI, HTTPConnectionPool
 from twisted.web.iweb import IAgentEndpointFactory, IPolicyForHTTPS
 from zope.interface import implementer
 
@@ -33,6 +33,7 @@ As many as Twisted's client takes for one line, so that the refusal is always ou
 
 _end_of_head = re.compile(rb"\n\r?\n").search
 _informational = re.compile(rb"HTTP/[0-9.]+ +1[0-9][0-9]").match
+_connection_options = re.compile(rb"(?im)^connection:([^\r\n]*)").findall
 
 
 class HeadTooLong(Exception):
@@ -94,6 +95,8 @@ class AbortingTransport(ProtocolWrapper):
         self._informational = 0
         """Bytes of 1xx answers before it."""
         self._refused = False
+        self.is_kept_by_peer = False
+        """Whether the last answer said that the peer keeps this connection."""
 
     def write(self, data: bytes) -> None:
         self._expect_head()
@@ -131,6 +134,7 @@ class AbortingTransport(ProtocolWrapper):
         final = bytes(head[self._passed :])
         self._passed = len(head)
         if end:
+            self.is_kept_by_peer = _keeps_alive(head[: end.end()])
             self._head = None
         return final
 
@@ -139,8 +143,32 @@ class AbortingTransport(ProtocolWrapper):
         cast(ITCPTransport, self.transport).abortConnection()
 
 
+def _keeps_alive(head: bytes | bytearray) -> bool:
+    """Whether the head of an answer says ``Connection: keep-alive``, and not ``close`` besides."""
+    values = b",".join(_connection_options(head)).lower().split(b",")
+    options = {value.strip(b" \t") for value in values}
+    return b"keep-alive" in options and b"close" not in options
+
+
 class AbortingFactory(WrappingFactory["AbortingTransport"]):
     """Builds the client's protocol inside an `AbortingTransport`."""
 
     noisy = False
     protocol = AbortingTransport
+
+
+class KeptConnections(HTTPConnectionPool):
+    """
+    Keeps a connection only when its peer has said that it does.
+
+    A connection that the peer closes while a ``sendMessage`` is written to it leaves that one's outcome
+    unknown, and nothing is sent twice.  HTTP/1.1 lets a client assume that a silent peer keeps it, and
+    Twisted assumes it of HTTP/1.0 as well; but many a silent peer closes.  The Bot API, in both its
+    forms (the hosted one behind nginx, and telegram-bot-api), says ``Connection: keep-alive`` every time.
+    """
+
+    def _putConnection(self, key: object, connection: Any) -> None:
+        if connection.transport.is_kept_by_peer:
+            super()._putConnection(key, connection)
+        else:
+            connection.transport.loseConnection()

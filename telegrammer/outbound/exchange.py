@@ -23,7 +23,7 @@ from twisted.internet.interfaces import (
 )
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
-from twisted.web.client import Agent, HTTPConnectionPool, ResponseDone, ResponseFailed
+from twisted.web.client import Agent, ResponseDone, ResponseFailed
 from twisted.web.http import PotentialDataLoss
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import (
@@ -44,7 +44,7 @@ from telegrammer.core.exchange import (
     NotConnected,
     Reply,
 )
-from telegrammer.outbound.api_connections import CONNECT_SECONDS, ApiEndpoints, HeadTooLong
+from telegrammer.outbound.api_connections import CONNECT_SECONDS, ApiEndpoints, HeadTooLong, KeptConnections
 from telegrammer.outbound.tls import CertificateRefused
 
 IDLE_SECONDS: Final = 10
@@ -296,10 +296,10 @@ def api_exchange(
 
     :param reactor: connects, tells the time, and looks names up; see `resolver.reactor_with_resolver`.
     :param policy: for https; see `tls.policy_for_https`.
-    :param idle_connections: how many are kept for the next exchange, for so many at once; 0: one is opened
-        for each.
+    :param idle_connections: how many are kept for the next exchange, for so many at once, of those that the
+        peer promises to keep; 0: one is opened for each.
     """
-    pool = HTTPConnectionPool(reactor, persistent=idle_connections > 0)
+    pool = KeptConnections(reactor, persistent=idle_connections > 0)
     pool.maxPersistentPerHost = idle_connections
     pool.retryAutomatically = False
     pool.cachedConnectionTimeout = IDLE_SECONDS

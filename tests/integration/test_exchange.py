@@ -260,7 +260,8 @@ async def test_nobody_there(bench: Bench) -> None:
 
 @bounded(20)
 async def test_connections_are_kept_for_sends_and_not_for_polls(bench: Bench) -> None:
-    host, port = bench.serve(lambda caller: caller.says(OK))
+    kept = OK.replace(b"\r\n", b"\r\nConnection: keep-alive\r\n", 1)
+    host, port = bench.serve(lambda caller: caller.says(kept))
     for idle_connections, expected in ((0, 3), (2, 1)):
         del host.connections[:]
         exchange = bench.exchange(idle_connections=idle_connections)

@@ -34,6 +34,7 @@ from telegrammer.outbound.tls import CertificateRefused, policy_for_https
 SECRET = "AAF-secret"
 URL = f"http://127.0.0.1:8081/bot123:{SECRET}/getMe"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+KEPT = b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\n{}"
 LIMIT = 1000
 
 
@@ -351,14 +352,16 @@ class KeptConnectionTests(ExchangeTestCase):
     def test_is_used_again(self) -> None:
         asked, peer = self.ask(), self.connect()
         self.assertNotIn(b"Connection: close", peer.was_told)
-        peer.says(b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nContent-Length: 2\r\n\r\n{}")
+        peer.says(
+            b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\n{}"
+        )
         self.successResultOf(asked)
         peer.transport.clear()
         asked = self.ask()
         self.assertEqual(self.reactor.tcpClients, [])
         self.assertIn(b"POST /bot", peer.was_told)
         self.assertNotIn(b"Cookie", peer.was_told)
-        peer.says(OK)
+        peer.says(KEPT)
         self.assertEqual(self.successResultOf(asked).body, b"{}")
         self.successResultOf(self.close(peer))
 
@@ -371,7 +374,7 @@ class KeptConnectionTests(ExchangeTestCase):
 
     def test_is_closed_when_idle_for_long(self) -> None:
         asked, peer = self.ask(), self.connect()
-        peer.says(OK)
+        peer.says(KEPT)
         self.successResultOf(asked)
         self.reactor.advance(IDLE_SECONDS - 1)
         self.assertFalse(peer.is_aborted)
@@ -381,21 +384,46 @@ class KeptConnectionTests(ExchangeTestCase):
 
     def test_a_stale_one_costs_the_request_and_is_not_tried_again(self) -> None:
         asked, peer = self.ask(), self.connect()
-        peer.says(OK)
+        peer.says(KEPT)
         self.successResultOf(asked)
         asked = self.ask()
         peer.hangs_up()
         self.assertEqual(self.reactor.tcpClients, [])
         self.check_failure(asked, ConnectionBroken, "connection lost")
 
+    def test_only_one_that_the_peer_promises_to_keep(self) -> None:
+        for first, kept in (
+            (b"HTTP/1.1 200 OK\r\n", False),
+            (b"HTTP/1.0 200 OK\r\n", False),
+            (b"HTTP/1.1 200 OK\r\nConnection: Close\r\n", False),
+            (b"HTTP/1.1 200 OK\r\nConnection: keep-alive, close\r\n", False),
+            (b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nConnection: close\r\n", False),
+            (b"HTTP/1.1 200 OK\r\nX-Connection: keep-alive\r\n", False),
+            (b"HTTP/1.1 200 OK\r\nCONNECTION:Keep-Alive\r\n", True),
+            (b"HTTP/1.1 200 OK\nconnection: x , keep-alive \n", True),
+        ):
+            asked, peer = self.ask(), self.connect()
+            peer.says(first + b"Content-Length: 36\r\n\r\n")
+            # Nothing in the body is taken for a promise.
+            peer.says(b"\r\nConnection: keep-alive\r\n" + b"x" * 10)
+            self.assertEqual(self.successResultOf(asked).status, 200)
+            self.assertEqual(not peer.is_aborted, kept, first)
+            if kept:
+                self.successResultOf(self.close(peer))
+            self.check_nothing_left()
+
     def test_the_limit_is_for_each_head(self) -> None:
         asked, peer = self.ask(), self.connect()
         for _ in range(5):
-            peer.says(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 2000 + b"Content-Length: 2\r\n\r\n{}")
+            peer.says(
+                b"HTTP/1.1 200 OK\r\n"
+                + b"X: y\r\n" * 2000
+                + b"Connection: keep-alive\r\nContent-Length: 2\r\n\r\n{}"
+            )
             self.successResultOf(asked)
             asked = self.ask()
         self.assertFalse(peer.is_aborted)
-        peer.says(OK)
+        peer.says(KEPT)
         self.successResultOf(asked)
         self.successResultOf(self.close(peer))
 
