@@ -129,8 +129,16 @@ def _shown(description: str, address: object) -> str:
 
 def _why(error: BaseException | None) -> str:
     cause = error.socketError if isinstance(error, CannotListenError) else error
-    if isinstance(cause, OSError) and cause.strerror:
-        return cause.strerror.lower()
-    if isinstance(cause, ValueError | TypeError | KeyError):
-        return "not a server endpoint that Twisted knows"
+    match cause:
+        case OSError():
+            # Python's own, such as that of a path too long for a socket, have a text and no number.
+            return (cause.strerror or str(cause) or type(cause).__name__).lower()
+        case str():
+            # Of a UNIX socket: the lock that Twisted puts beside it.
+            return "another process listens there"
+        case IndexError():
+            # Of systemd's sockets, which are numbered.
+            return "no such socket was passed to this process"
+        case ValueError() | TypeError() | KeyError():
+            return "not a server endpoint that Twisted knows"
     return type(cause).__name__

@@ -13,7 +13,7 @@ from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublish
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.problems import StartRefused
-from telegrammer.web.listening import Listening, Ports, _shown, tcp_endpoint
+from telegrammer.web.listening import Listening, Ports, _shown, _why, tcp_endpoint
 from telegrammer.web.site import GatewaySite
 
 
@@ -69,6 +69,18 @@ class ListeningTests(SynchronousTestCase):
         self.assertEqual(
             line, "cannot listen on ssl:8443:privateKey=/nowhere/key.pem: no such file or directory"
         )
+
+    def test_other_causes_are_told_in_words(self) -> None:
+        for error, why in (
+            (
+                CannotListenError(None, "/a", cast(Any, "Cannot acquire lock")),
+                "another process listens there",
+            ),
+            (OSError("AF_UNIX path too long"), "af_unix path too long"),
+            (IndexError("list index out of range"), "no such socket was passed to this process"),
+            (RuntimeError("what it says may hold anything"), "RuntimeError"),
+        ):
+            self.assertEqual(_why(error), why)
 
     def test_what_was_open_is_closed_when_another_is_refused(self) -> None:
         closed: list[object] = []
