@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -124,6 +124,8 @@ def _bring_up(
     """Create or migrate as needed: was it created, the version before, the backup."""
     version, backup = None, None
     made = False
+    if not (isinstance(layout, Absent) and not layout.exists):
+        _must_be_ours_to_write(path)
     try:
         if isinstance(layout, Absent):
             made = not layout.exists
@@ -152,6 +154,8 @@ def _bring_up(
     except BaseException as error:
         if made:
             _remove(path)
+        if version is not None and backup is not None:
+            _forget_backup(path, version, backup)
         if isinstance(error, _TROUBLES):
             raise _unusable(path, error) from None
         raise
@@ -163,6 +167,29 @@ def _bring_up(
             backup=str(backup),
         )
     return isinstance(layout, Absent), version, backup
+
+
+def _must_be_ours_to_write(path: Path) -> None:
+    """
+    Found out before SQLite makes files beside a database that it cannot write.
+
+    :raises StartRefused: it belongs to another user, or is for reading only.
+    """
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise _unusable(path, error) from None
+    if os.geteuid() not in (0, found.st_uid):
+        raise StartRefused(f"the database {path} belongs to another user; give it to the one who runs this")
+    if not os.access(path, os.W_OK, effective_ids=True):
+        raise StartRefused(f"the database {path} cannot be written")
+
+
+def _forget_backup(path: Path, version: int, backup: Path) -> None:
+    """Remove the backup of a migration that was rolled back, lest each try leave one; else it stays."""
+    with suppress(sqlite3.Error, OSError), look(path) as untouched:
+        if untouched.execute("PRAGMA user_version").fetchone()[0] == version:
+            backup.unlink(missing_ok=True)
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

@@ -204,6 +204,19 @@ class OursTests(OpeningCase):
         self.refused()
 
 
+class UnwritableTests(OpeningCase):
+    def test_a_file_that_is_for_reading_only(self) -> None:
+        self.open()
+        self.patch(os, "access", lambda path, mode, effective_ids: mode != os.W_OK)
+        self.assertEqual(self.refused(StartRefused), f"the database {self.path} cannot be written")
+
+    def test_a_file_that_is_taken_away_meanwhile(self) -> None:
+        self.open()
+        self.patch(opening, "recognise", lambda path: Ours(LATEST, 42))
+        self.path.unlink()
+        self.assertIn("No such file", str(self.assertRaises(StartRefused, self.open)))
+
+
 class StrangerTests(OpeningCase):
     def test_other_tables(self) -> None:
         for number, statements in enumerate(
@@ -478,6 +491,23 @@ class LegacyTests(OpeningCase):
             theirs.execute("BEGIN IMMEDIATE")
             self.assertRaises(StartRefused, self.open)
         self.assertEqual(recognise(self.path), Legacy())
+        # It could be read, and so copied; but each try would have left a copy.
+        self.assertEqual(list(self.files()), ["a.db"])
+
+    def test_the_backup_of_a_finished_migration_stays(self) -> None:
+        self.legacy(("a", "k", 0))
+
+        def use_wal(connection: sqlite3.Connection) -> None:
+            raise StartRefused("no WAL here")
+
+        self.patch(opening, "_use_wal", use_wal)
+        self.assertRaises(StartRefused, self.open)
+        self.assertEqual(sorted(self.files()), ["a.db", "a.db.backup-v0-20261026-073320"])
+
+    def test_what_another_user_owns_is_refused_before_a_backup(self) -> None:
+        self.legacy(("a", "k", 0))
+        self.patch(os, "geteuid", lambda: self.path.stat().st_uid + 1)
+        self.assertIn("belongs to another user", self.refused(StartRefused))
 
 
 class CommandTests(OpeningCase):
