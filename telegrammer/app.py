@@ -105,7 +105,7 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
     )
     housekeeping = Housekeeping(
         deliveries,
-        dispatcher.take_evicted,
+        dispatcher.take_toll,
         on_left=lambda: poller.notify_room(),
         interval=interval(settings.dead_retention),
     )
@@ -135,7 +135,8 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
         now=now,
     )
     limits = SubscriptionLimits(settings.max_subscriptions_per_key, settings.max_subscriptions)
-    api = Api(SqlSubscriptions(database, limits, now), SqlUsernames(database), telegram, health)
+    subscriptions = SqlSubscriptions(database, limits, now, on_left=poller.notify_room)
+    api = Api(subscriptions, SqlUsernames(database), telegram, health)
     site = GatewaySite(
         api.resource(),
         api.routes,

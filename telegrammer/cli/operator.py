@@ -27,7 +27,7 @@ from telegrammer.core.keys import KEY_BYTES, check_name, digest, new_key
 from telegrammer.core.problems import InvalidRequest, TelegrammerError
 from telegrammer.core.subscriptions import KeyRecord
 from telegrammer.logs import escaped
-from telegrammer.store import deliveries, ingestion, keys
+from telegrammer.store import deliveries, ingestion, keys, subscriptions
 from telegrammer.store.engine import immediate, snapshot
 from telegrammer.store.opening import connect_for_command
 
@@ -146,12 +146,14 @@ def retry_delivery(arguments: argparse.Namespace) -> int:
     """Jobs back to the queue with a fresh budget: those named, all dead ones, or those of a subscription."""
     ids = [_id(text, "delivery") for text in arguments.ids]
     subscription = _optional_id(arguments.subscription, "subscription")
-    if bool(ids) == (arguments.all or subscription is not None):
+    if (bool(ids), arguments.all, subscription is not None).count(True) != 1:
         raise WrongUsage("retry-delivery takes delivery ids, or --all, or --subscription N")
     with _database(arguments) as connection, immediate(connection) as cursor:
         if ids:
             count = deliveries.retry(cursor, ids, time.time())
         else:
+            if subscription is not None and not subscriptions.exists(cursor, subscription):
+                raise NotFound(f"there is no subscription {subscription}")
             count = deliveries.retry_all(cursor, time.time(), subscription)
     _print_count(count, "put back")
     return 0

@@ -135,6 +135,15 @@ class Turn:
 
 
 @frozen
+class Toll:
+    """What became of jobs that nobody will deliver, since it was last asked."""
+
+    died: int = 0
+    evicted: int = 0
+    """The oldest dead that went because there were more than the limits allow."""
+
+
+@frozen
 class QueueCounts:
     """The queue as ``/health`` shows it."""
 

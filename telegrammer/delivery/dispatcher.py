@@ -24,6 +24,7 @@ from telegrammer.core.delivery import (
     Claimed,
     Finished,
     Slots,
+    Toll,
     Turn,
     Unanswered,
     moved,
@@ -89,7 +90,7 @@ class Dispatcher(Service):
     _failures: int = field(default=0, init=False)
     """Turns that failed in a row."""
     _healthy_run: int = field(default=0, init=False)
-    _evicted: int = field(default=0, init=False)
+    _toll: Toll = field(default=Toll(), init=False)
     _stopped: Deferred[None] | None = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -116,10 +117,10 @@ class Dispatcher(Service):
             return DeliveryStatus("stopped", self.workers, len(self._busy))
         return DeliveryStatus("backing_off" if self._failures else "ok", self.workers, len(self._busy))
 
-    def take_evicted(self) -> int:
-        """How many dead jobs turns have evicted beyond the limits since this was last asked."""
-        evicted, self._evicted = self._evicted, 0
-        return evicted
+    def take_toll(self) -> Toll:
+        """How many jobs turns have buried, and evicted, since this was last asked."""
+        toll, self._toll = self._toll, Toll()
+        return toll
 
     def stopService(self) -> Deferred[None]:
         """Claim no more; fires when the attempts in flight have ended and their results are committed."""
@@ -202,7 +203,7 @@ class Dispatcher(Service):
             log.info("delivery goes on after {failures} failed transactions", failures=self._failures)
         self._failures = 0
         self._healthy_run = turn.healthy_run
-        self._evicted += turn.evicted
+        self._toll = Toll(self._toll.died + turn.buried, self._toll.evicted + turn.evicted)
         self._next_due = turn.next_due
         if turn.next_due is not None and turn.next_due <= self._wall.read():
             # The turn ended its search early, or a second began meanwhile.

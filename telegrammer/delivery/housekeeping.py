@@ -1,4 +1,4 @@
-"""What has to be done now and then: dead jobs past their retention go, with one line (contract 6)."""
+"""What has to be done now and then: dead jobs are told of, and past their retention they go (contract 6)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from attrs import define, field
 from twisted.logger import Logger
 
+from telegrammer.core.delivery import Toll
 from telegrammer.core.problems import StorageUnavailable
 from telegrammer.ports import Deliveries
 
@@ -24,8 +25,8 @@ def interval(retention: int) -> float:
 def _nothing() -> None: ...
 
 
-def _none() -> int:
-    return 0
+def _no_toll() -> Toll:
+    return Toll()
 
 
 @define(eq=False)
@@ -33,21 +34,24 @@ class Housekeeping:
     """
     ``round`` is the step of a ``service.Repeating``.
 
-    :param evicted: how many dead jobs the workers' turns have evicted since it was last asked.
+    :param toll: what the workers' turns have buried and evicted since it was last asked.
     :param on_left: called when jobs left the queue, so that there is room again.
     :param interval: seconds between two rounds.
     """
 
     deliveries: Deliveries
-    evicted: Callable[[], int] = _none
+    toll: Callable[[], Toll] = _no_toll
     on_left: Callable[[], None] = _nothing
     interval: float = INTERVAL
     _unreported: int = field(default=0, init=False)
     _failing: bool = field(default=False, init=False)
 
     async def round(self) -> float:
-        """Purge, and tell once how many dead jobs went since the last line; seconds until the next round."""
-        self._unreported += self.evicted()
+        """Purge, and tell in one line each how many died and how many went; seconds until the next round."""
+        toll = self.toll()
+        self._unreported += toll.evicted
+        if toll.died:
+            log.warn("{count} deliveries died; list-failed-deliveries tells why", count=toll.died)
         try:
             purged = await self.deliveries.purge_dead()
         except StorageUnavailable as error:
@@ -59,7 +63,7 @@ class Housekeeping:
         self._failing = False
         gone, self._unreported = self._unreported + purged, 0
         if gone:
-            log.warn("removed {count} dead deliveries, too old or too many", count=gone)
+            log.warn("purged {count} dead deliveries, too old or too many", count=gone)
         if purged:
             self.on_left()
         return self.interval

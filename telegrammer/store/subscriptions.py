@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 
 from attrs import frozen
 from twisted.internet.defer import Deferred
@@ -26,6 +27,7 @@ INSERT_LANE = "INSERT INTO lanes(subscription_id) VALUES (?)"
 LISTING = """
     SELECT id, chat_id, callback_url FROM subscriptions WHERE key_id = ? AND retired = 0 ORDER BY id
 """
+EXISTS = "SELECT 1 FROM subscriptions WHERE id = ?"
 DELETE = "DELETE FROM subscriptions WHERE id = ? AND key_id = ?"
 
 OF_CHAT = "SELECT id, key_id, callback_url FROM subscriptions WHERE chat_id = ? AND retired = 0"
@@ -72,6 +74,11 @@ def of_owner(cursor: sqlite3.Cursor, owner: int) -> list[Subscription]:
     return [Subscription(*row) for row in cursor.execute(LISTING, (owner,))]
 
 
+def exists(cursor: sqlite3.Cursor, subscription_id: int) -> bool:
+    """Whether it is there, whoever its owner, retired ones included."""
+    return cursor.execute(EXISTS, (subscription_id,)).fetchone() is not None
+
+
 def remove(cursor: sqlite3.Cursor, owner: int, subscription_id: int) -> bool:
     """Remove the owner's subscription with its lane, jobs and payloads; False when there is none."""
     # A retired one too: its owner may still know the id, and does not want the rest of its jobs.
@@ -98,13 +105,21 @@ def move_chat(cursor: sqlite3.Cursor, old: int, new: int) -> int:
     return len(moved)
 
 
+def _nothing() -> None: ...
+
+
 @frozen
 class SqlSubscriptions:
-    """Implements ``ports.Subscriptions``."""
+    """
+    Implements ``ports.Subscriptions``.
+
+    :param on_left: called after a commit by which a subscription's jobs left the queue: there is room.
+    """
 
     database: Transactions
     limits: SubscriptionLimits
     now: Now
+    on_left: Callable[[], None] = _nothing
 
     def add(self, owner: int, chat_id: int, callback_url: str) -> Deferred[int]:
         """:raises UnknownKey: the owner's key was deleted meanwhile."""
@@ -113,5 +128,8 @@ class SqlSubscriptions:
     def of(self, owner: int) -> Deferred[list[Subscription]]:
         return self.database.read(of_owner, owner)
 
-    def remove(self, owner: int, subscription_id: int) -> Deferred[bool]:
-        return self.database.write(remove, owner, subscription_id, urgent=True)
+    async def remove(self, owner: int, subscription_id: int) -> bool:
+        removed = await self.database.write(remove, owner, subscription_id, urgent=True)
+        if removed:
+            self.on_left()
+        return removed

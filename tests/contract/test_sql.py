@@ -37,7 +37,19 @@ class SqlSubscriptionsTests(SubscriptionsSuite, SynchronousTestCase):
         database = _database(self)
         for number in range(1, owners + 1):
             self.assertEqual(add_key(database.connection, f"key {number}"), number)
-        return SqlSubscriptions(database, limits, lambda: 1000.9)
+        return SqlSubscriptions(database, limits, lambda: 1000.9, self.room_was_made)
+
+    def room_was_made(self) -> None:
+        self.rooms += 1
+
+    rooms = 0
+
+    def test_room_is_told_when_one_goes(self) -> None:
+        mine = self.add(1, 5)
+        self.result(self.port.remove(2, mine))
+        self.assertEqual(self.rooms, 0)
+        self.result(self.port.remove(1, mine))
+        self.assertEqual(self.rooms, 1)
 
 
 class SqlUsernamesTests(UsernamesSuite, SynchronousTestCase):

@@ -239,7 +239,9 @@ class DeliveryTests(CliCase):
         self.assertEqual(self.done("retry-delivery", "--subscription", "1"), "2 deliveries put back\n")
         self.assertEqual(self.done("retry-delivery", "--all"), "1 delivery put back\n")
         self.assertEqual(self.done("retry-delivery", "--all"), "0 deliveries put back\n")
-        for arguments in ([], ["1", "--all"], ["1", "--subscription", "1"]):
+        self.assertIn("99", self.refused("retry-delivery", "--subscription", "99"))
+        both = ["--all", "--subscription", "1"]
+        for arguments in ([], ["1", "--all"], ["1", "--subscription", "1"], both):
             self.refused("retry-delivery", *arguments, status=2)
 
     def test_delete(self) -> None:

@@ -20,6 +20,7 @@ from telegrammer.core.delivery import (
     Finished,
     QueueCounts,
     Slots,
+    Toll,
     Turn,
     Unanswered,
 )
@@ -208,8 +209,8 @@ class TurnTests(DispatcherCase):
         self.dispatcher.wake()
         self.answer(Turn(left=2, evicted=2))
         self.assertEqual(self.left, 1)
-        self.assertEqual(self.dispatcher.take_evicted(), 2)
-        self.assertEqual(self.dispatcher.take_evicted(), 0)
+        self.assertEqual(self.dispatcher.take_toll(), Toll(died=3, evicted=2))
+        self.assertEqual(self.dispatcher.take_toll(), Toll())
 
     def test_an_answer_that_came_at_once_does_not_recurse(self) -> None:
         rounds = 0

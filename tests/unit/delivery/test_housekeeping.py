@@ -7,6 +7,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
+from telegrammer.core.delivery import Toll
 from telegrammer.core.problems import StoreBusy
 from telegrammer.delivery.housekeeping import Housekeeping, interval
 from tests.unit.delivery.test_dispatcher import RecordedDeliveries
@@ -24,9 +25,9 @@ class PurgedDeliveries(RecordedDeliveries):
 class HousekeepingTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.store = PurgedDeliveries()
-        self.evicted: list[int] = []
+        self.tolls: list[Toll] = []
         self.room = 0
-        self.house = Housekeeping(self.store, lambda: self.evicted.pop(0) if self.evicted else 0, self.left)
+        self.house = Housekeeping(self.store, lambda: self.tolls.pop(0) if self.tolls else Toll(), self.left)
         self.events = self.enterContext(capturedLogs())
 
     def left(self) -> None:
@@ -41,15 +42,21 @@ class HousekeepingTests(SynchronousTestCase):
         self.assertEqual((self.events, self.room), ([], 0))
 
     def test_one_line_with_the_sum(self) -> None:
-        self.evicted = [4]
+        self.tolls = [Toll(evicted=4)]
         self.round(3)
         self.assertEqual([event["count"] for event in self.events], [7])
         self.assertEqual(self.room, 1)
         self.round(0)
         self.assertEqual(len(self.events), 1)
 
+    def test_one_line_for_those_that_died_also_in_trouble(self) -> None:
+        self.tolls = [Toll(died=5), Toll(died=1)]
+        self.round(0)
+        self.round(StoreBusy("locked"))
+        self.assertEqual([event["count"] for event in self.events if "count" in event], [5, 1])
+
     def test_trouble_is_told_once_and_nothing_is_lost(self) -> None:
-        self.evicted = [4, 1]
+        self.tolls = [Toll(evicted=4), Toll(evicted=1)]
         for _ in range(3):
             self.assertEqual(self.round(StoreBusy("locked")), 60.0)
         self.assertEqual([event["state"] for event in self.events], ["busy"])
