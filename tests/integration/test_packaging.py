@@ -316,19 +316,26 @@ def allowed_system_calls() -> set[str]:
 # -- the wheel ----------------------------------------------------------------------------------------
 
 
-def test_the_wheel_brings_plugin_and_command(tmp_path: Path) -> None:
-    """And nothing that would shadow Twisted: no ``__init__.py`` in ``twisted/``, no plugin cache."""
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as it is published."""
     pytest.importorskip("hatchling")
+    directory = tmp_path_factory.mktemp("wheel")
     build = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-        + ["--disable-pip-version-check", "--wheel-dir", str(tmp_path), str(ROOT)],
+        + ["--disable-pip-version-check", "--wheel-dir", str(directory), str(ROOT)],
         capture_output=True,
         text=True,
         check=False,
-        cwd=tmp_path,
+        cwd=directory,
     )
     assert build.returncode == 0, build.stderr
-    (wheel,) = tmp_path.glob("*.whl")
+    (built,) = directory.glob("*.whl")
+    return built
+
+
+def test_the_wheel_brings_plugin_and_command(wheel: Path) -> None:
+    """And nothing that would shadow Twisted: no ``__init__.py`` in ``twisted/``, no plugin cache."""
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
         (entry_points,) = (name for name in names if name.endswith("entry_points.txt"))
@@ -337,8 +344,28 @@ def test_the_wheel_brings_plugin_and_command(tmp_path: Path) -> None:
         "twisted/plugins/telegrammer_plugin.py"
     ]
     assert "telegrammer/py.typed" in names
-    assert not [
-        name
-        for name in names
-        if name.split("/")[0] not in ("telegrammer", "twisted") and ".dist-info" not in name
-    ]
+    assert {name.split("/")[0].partition("-")[0] for name in names} == {"telegrammer", "twisted"}
+
+
+def test_the_wheel_is_complete(wheel: Path, tmp_path: Path) -> None:
+    """Its content, away from the checkout, runs the demo and is known to twistd."""
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(tmp_path)
+    environment = clean_environment(PYTHONPATH=str(tmp_path))
+
+    def run(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-P", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env=environment,
+            cwd="/",
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert run("-c", "import telegrammer; print(telegrammer.__file__)").startswith(str(tmp_path))
+    assert "Nothing is left behind." in run("-m", "telegrammer", "demo")
+    assert "telegrammer" in run(str(SCRIPT.with_name("twistd")), "--help")
