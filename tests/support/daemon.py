@@ -25,8 +25,9 @@ BOT_ID = 123456789
 PATIENCE = 20.0
 """Seconds that a test waits for an event before it fails; nothing should come near it."""
 
-FLAGS = (*(("-X", "dev") if sys.flags.dev_mode else ()), *(f"-W{option}" for option in sys.warnoptions))
-"""How strict this interpreter was told to be; those it starts are to be as strict."""
+_WARNINGS = sys.warnoptions or (["error"] if sys.flags.dev_mode else [])
+FLAGS = (*(("-X", "dev") if sys.flags.dev_mode else ()), *(f"-W{option}" for option in _WARNINGS))
+"""How strict this interpreter was told to be; those it starts are to be at least as strict."""
 PYTHON = (sys.executable, "-P", *FLAGS)
 COMMAND = (*PYTHON, "-m", "telegrammer")
 TWISTD = (*PYTHON, str(Path(sys.executable).parent / "twistd"), "-n", "--pidfile=", "telegrammer")
