@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import define, field
@@ -122,7 +123,7 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
         jitter,
         Wakeup(reactor),
     )
-    database.on_outside_commit.extend((dispatcher.wake, poller.notify_commit))
+    database.on_outside_commit.extend((dispatcher.notify_commit, poller.notify_commit))
 
     health = Health(
         bot=lambda: poller.identity() or state.bound,
@@ -156,9 +157,7 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
         housekeeping=rounds,
         poller=PollerService(poller),
         http=Listening(ports),
-        systemd=SystemdNotifier(
-            os.environ.get("NOTIFY_SOCKET"), reactor, _watchdog_usec(os.environ.get("WATCHDOG_USEC"))
-        ),
+        systemd=SystemdNotifier(os.environ.get("NOTIFY_SOCKET"), reactor, _watchdog_usec(os.environ)),
     ):
         part.setName(name)
         part.setServiceParent(root)
@@ -169,8 +168,11 @@ def _named(**parts: IService) -> list[tuple[str, IService]]:
     return list(parts.items())
 
 
-def _watchdog_usec(value: str | None) -> int | None:
-    return int(value) if value is not None and value.isdecimal() and int(value) > 0 else None
+def _watchdog_usec(environ: Mapping[str, str]) -> int | None:
+    """How often systemd wants to hear from this process, in microseconds (sd_watchdog_enabled(3))."""
+    usec = environ.get("WATCHDOG_USEC", "")
+    meant = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+    return int(usec) if meant and usec.isascii() and usec.isdecimal() and int(usec) > 0 else None
 
 
 @define(eq=False)

@@ -1,0 +1,68 @@
+"""The composition root: what is there, in which order, and that building it touches nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from attrs import evolve
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+
+from telegrammer.app import _watchdog_usec, build
+from telegrammer.config import Settings, Token
+from telegrammer.core.problems import StartRefused
+from tests.support.directories import temporary_directory
+
+
+class BuildTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.directory = temporary_directory(self)
+        self.settings = Settings(self.directory / "state" / "x.db", Token("123456789:" + "A" * 35))
+        self.reactor = MemoryReactorClock()
+
+    def test_the_order_of_the_start_and_so_of_the_stop(self) -> None:
+        root = build(self.settings, self.reactor)
+        self.assertEqual(
+            [part.name for part in root],
+            [
+                "lock",
+                "ports",
+                "database",
+                "sockets",
+                "deliveries",
+                "housekeeping",
+                "poller",
+                "http",
+                "systemd",
+            ],
+        )
+
+    def test_building_opens_and_schedules_nothing(self) -> None:
+        build(self.settings, self.reactor)
+        self.assertEqual(list(self.directory.iterdir()), [])
+        self.assertEqual((self.reactor.getDelayedCalls(), self.reactor.tcpServers), ([], []))
+
+    def test_timers_wait_by_a_monotonic_clock(self) -> None:
+        build(self.settings, self.reactor)
+        self.assertIs(self.reactor.seconds, time.monotonic)
+
+    def test_a_useless_ca_file_is_refused(self) -> None:
+        settings = evolve(self.settings, ca_file=self.directory / "nowhere.pem")
+        self.assertRaises(StartRefused, build, settings, self.reactor)
+
+
+class WatchdogTests(SynchronousTestCase):
+    def test_how_often_and_whom_systemd_wants_to_hear(self) -> None:
+        own, other = str(os.getpid()), str(os.getpid() + 1)
+        for environ, expected in (
+            ({}, None),
+            ({"WATCHDOG_USEC": "30000000"}, 30_000_000),
+            ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": own}, 30_000_000),
+            ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": other}, None),
+            ({"WATCHDOG_USEC": "0"}, None),
+            ({"WATCHDOG_USEC": "-5"}, None),
+            ({"WATCHDOG_USEC": "soon"}, None),
+            ({"WATCHDOG_USEC": "\u0663"}, None),
+        ):
+            self.assertEqual(_watchdog_usec(environ), expected, environ)
