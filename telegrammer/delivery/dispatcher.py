@@ -111,6 +111,12 @@ class Dispatcher(Service):
         self._work_may_be_there = True
         self._go()
 
+    def notify_commit(self) -> None:
+        """Another process committed, or the database works again: look now, a back-off notwithstanding."""
+        if self._failures and not self._turning:
+            self._cancel_alarm()
+        self.wake()
+
     def status(self) -> DeliveryStatus:
         """For ``/health``."""
         if not self.running:

@@ -87,7 +87,7 @@ class Database(Service):
     opening: Callable[[], object] = lambda: None
     clock: IReactorTime = field(kw_only=True)
     on_outside_commit: list[Callable[[], None]] = field(factory=list, kw_only=True)
-    """Called within about a second when another process has committed (contract 1.1)."""
+    """Called within about a second when another process has committed (contract 1.1), or trouble is over."""
     _readers: dict[PoolRole, Pool] = field(factory=dict, init=False)
     _writing: Pool | None = field(default=None, init=False)
     _writer: Writer | None = field(default=None, init=False)
@@ -234,6 +234,8 @@ class Database(Service):
             return
         if after is None:
             log.info("the database works again")
+            # Whoever backs off on its account need not wait any longer.
+            self._seen = None
         else:
             log.warn("the database is not available: {state}", state=after.state)
 

@@ -334,6 +334,21 @@ class StorageTests(DispatcherCase):
             self.clock.advance(waits[-1])
         self.assertEqual(waits, [1, 2, 4, 8, 10, 10])
 
+    def test_a_commit_of_another_process_ends_the_back_off(self) -> None:
+        self.start()
+        for _ in range(3):
+            self.fail_turn()
+            self.dispatcher.wake()
+            self.clock.advance(3)
+        self.assertEqual(self.calls(), 3)
+        self.dispatcher.notify_commit()
+        self.assertEqual(self.calls(), 4)
+        self.dispatcher.notify_commit()
+        self.answer()
+        self.assertEqual(self.calls(), 5)
+        self.answer()
+        self.assertEqual((self.calls(), self.clock.getDelayedCalls()), (5, []))
+
     def test_one_line_when_it_begins_and_one_when_it_ends(self) -> None:
         self.start()
         for _ in range(4):

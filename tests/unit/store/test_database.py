@@ -180,6 +180,16 @@ class DatabaseTests(SynchronousTestCase):
         self.clock.advance(BEAT)
         self.assertEqual(self.service.state(), "ok")
 
+    def test_the_end_of_a_trouble_counts_as_news(self) -> None:
+        self.clock.advance(0)
+        self.calls.clear()
+        self.lose(StoreBusy)
+        self.assertEqual(self.calls, [])
+        self.clock.advance(BEAT)
+        self.assertEqual(self.calls, ["outside"])
+        self.clock.advance(BEAT)
+        self.assertEqual(self.calls, ["outside"])
+
     def test_a_reading_trouble_of_its_own(self) -> None:
         for pool in ("requests", "workers"):
             self.pools[pool].outcomes.append(Failure(problem(StoreFailing)))
