@@ -119,10 +119,10 @@ class StopOnce:
         self.reactor.addSystemEventTrigger("after", "startup", self._started)
 
     def _install(self) -> None:
+        # Also where the parent had us ignore them, as a shell's "&" does with SIGINT: whoever sends one of
+        # these to a daemon wants it to stop (contract 1.3).
         for number in (signal.SIGINT, signal.SIGTERM):
-            # A signal that the parent told us to ignore (nohup, a shell's "&") stays ignored.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._signalled)
+            signal.signal(number, self._signalled)
 
     def _started(self) -> None:
         self._install()

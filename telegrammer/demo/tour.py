@@ -70,6 +70,8 @@ def main(stay: bool = False) -> int:
         guide.interrupt()
         return over
 
+    # Ignored by what a shell starts with "&"; the reactor would leave it so.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     reactor.callWhenRunning(begin)
     reactor.addSystemEventTrigger("before", "shutdown", stop)
     signal.signal(signal.SIGHUP, lambda number, frame: reactor.callFromThread(reactor.stop))

@@ -154,8 +154,10 @@ class StopOnceTests(SynchronousTestCase):
         signal.raise_signal(signal.SIGTERM)
         self.assertEqual(len(self.reactor.calls), 1)
 
-    def test_an_ignored_signal_stays_ignored(self) -> None:
+    def test_one_that_the_parent_ignored_stops_as_well(self) -> None:
+        """A shell has what it starts with "&" ignore SIGINT."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.stop.watch()
         self.reactor.startup[0]()
-        self.assertEqual(signal.getsignal(signal.SIGINT), signal.SIG_IGN)
+        signal.raise_signal(signal.SIGINT)
+        self.assertEqual(self.reactor.calls, [("int", signal.SIGINT)])
