@@ -19,7 +19,14 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from telegrammer.core.problems import DatabaseState, StorageUnavailable, StoreBusy, StoreClosed, StoreFull
+from telegrammer.core.problems import (
+    DatabaseState,
+    StorageUnavailable,
+    StoreBusy,
+    StoreClosed,
+    StoreFailing,
+    StoreFull,
+)
 from telegrammer.service import Repeating, Wakeup
 from telegrammer.store.engine import Durability, Handle, PoolRole, problem, snapshot
 from telegrammer.store.pool import Pool, started_pool
@@ -234,8 +241,10 @@ class Database(Service):
             return
         if after is None:
             log.info("the database works again")
-            # Whoever backs off on its account need not wait any longer.
-            self._seen = None
+            if before is not StoreFailing:
+                # Whoever backs off on its account need not wait any longer.  A failing disk may take the
+                # small write of a look and refuse a batch: there the back-offs stand.
+                self._seen = None
         else:
             log.warn("the database is not available: {state}", state=after.state)
 

@@ -190,6 +190,13 @@ class DatabaseTests(SynchronousTestCase):
         self.clock.advance(BEAT)
         self.assertEqual(self.calls, ["outside"])
 
+    def test_back_offs_stand_on_a_failing_disk(self) -> None:
+        self.clock.advance(0)
+        self.calls.clear()
+        self.lose(StoreFailing)
+        self.clock.advance(BEAT)
+        self.assertEqual((self.service.state(), self.calls), ("ok", []))
+
     def test_a_reading_trouble_of_its_own(self) -> None:
         for pool in ("requests", "workers"):
             self.pools[pool].outcomes.append(Failure(problem(StoreFailing)))
