@@ -72,6 +72,9 @@ def recognise(path: Path) -> Layout:
             if file.read(len(MAGIC)) != MAGIC:
                 raise UnknownSchema(f"{path} is not a SQLite database")
     except FileNotFoundError:
+        if path.is_symlink():
+            # Not made there: root, in another user's directory, would be led by that user's link.
+            raise StartRefused(f"{path} is a link to a file that is not there") from None
         return Absent(exists=False)
     except OSError as error:
         raise StartRefused(f"the database {path} cannot be read: {error.strerror}") from None

@@ -128,9 +128,9 @@ def _bring_up(
         _must_be_ours_to_write(path)
     try:
         if isinstance(layout, Absent):
-            made = not layout.exists
-            if made:
+            if not layout.exists:
                 _touch(path)
+                made = True
         elif isinstance(layout, Legacy):
             version = 0
             with look(path) as untouched, snapshot(untouched) as cursor:

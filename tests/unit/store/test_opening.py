@@ -299,6 +299,21 @@ class LinkTests(OpeningCase):
             connection.execute("UPDATE gateway SET bot_id = 41")
             self.assertEqual(recognise(link), Ours(LATEST, 41))
 
+    def test_a_link_to_nowhere_is_refused_and_stays(self) -> None:
+        target = self.path.with_name("target.db")
+        self.path.symlink_to(target)
+        for look in (self.open, lambda: connect_for_command(self.path, create=True)):
+            line = str(self.assertRaises(StartRefused, look))
+            self.assertEqual(line, f"{self.path} is a link to a file that is not there")
+        self.assertEqual(os.readlink(self.path), str(target))
+        self.assertEqual(os.listdir(self.path.parent), ["a.db"])
+
+    def test_what_came_there_meanwhile_is_not_removed(self) -> None:
+        self.patch(opening, "recognise", lambda path: Absent(exists=False))
+        self.path.write_bytes(b"precious")
+        self.assertIn("File exists", str(self.assertRaises(StartRefused, self.open)))
+        self.assertEqual(self.path.read_bytes(), b"precious")
+
     def test_one_lock_for_both_names(self) -> None:
         link = self.path.with_name("link.db")
         link.symlink_to(self.path)
