@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from attrs import define
-from twisted.application.service import IService
+from twisted.application.service import IService, Service
 from twisted.logger import ILogObserver, Logger
 from twisted.python import usage
 from twisted.python.logfile import LogFile
@@ -26,9 +26,10 @@ log = Logger()
 
 class Options(usage.Options):
     """
-    The settings as flags.  Validated when all are read, from every source, with every problem in one error.
+    The settings as flags.  Validated when all are read, from every source, with every problem at once.
 
-    ``settings`` and ``warnings`` are there once the options are parsed.
+    ``settings`` and ``warnings`` are there once the options are parsed; or ``problems``, lines that become
+    the refusal of the start, in twistd's log: it would bury an error of usage under all its options.
     """
 
     synopsis = "[options]"
@@ -40,6 +41,7 @@ class Options(usage.Options):
     ]
     settings: Settings
     warnings: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
     _unknown: Sequence[str] = ()
 
     def opt_listen(self, endpoint: str) -> None:
@@ -53,7 +55,7 @@ class Options(usage.Options):
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
         """
-        :raises usage.UsageError: an option is unknown, or a setting from any source is refused.
+        :raises usage.UsageError: an option lacks its value, or there is an argument too many.
         """
         # getopt would take --token for an abbreviation of --token-file, and so a secret for a path.
         kept, self._unknown = separate_unknown(
@@ -70,7 +72,8 @@ class Options(usage.Options):
         try:
             self.settings, self.warnings = load(flags, os.environ, unknown_flags=self._unknown)
         except SettingsRefused as refused:
-            raise usage.UsageError("\n".join(refused.problems)) from None
+            self.problems = refused.problems
+            return
         runner = self.parent
         if self.settings.log_format == "json" and runner is not None and not runner.get("logger"):
             # As if --logger had been given.  twistd takes a name, and calls it after it has forked.
@@ -120,11 +123,33 @@ class TwistdDaemon(Daemon):
             raise SystemExit(1) from None
 
 
+@define(eq=False)
+class RefusedDaemon(Service):
+    """What twistd is given for settings that are refused: its start says why and ends it with status 1."""
+
+    problems: tuple[str, ...]
+    on_refusal: Callable[[str], None]
+
+    def startService(self) -> None:
+        for line in self.problems:
+            log.critical("cannot start: {reason}", reason=line)
+        self.on_refusal(self.problems[0])
+        raise SystemExit(1)
+
+
 def makeService(options: Options) -> IService:
     """
     The daemon as a service.  It builds, opens and locks nothing before ``startService``: twistd forks in
     between.
     """
+
+    def refused(line: str) -> None:
+        if options.parent is not None:
+            _tidy_up(options.parent, line)
+        end_within(REFUSED_GRACE, lambda: 1)
+
+    if options.problems:
+        return RefusedDaemon(options.problems, refused)
     settings = options.settings
     redact_all_logs([settings.token.text])
 
@@ -139,11 +164,6 @@ def makeService(options: Options) -> IService:
 
     def status() -> int:
         return 128 + (stop[0].asked or 0) if stop and stop[0].asked else 0
-
-    def refused(line: str) -> None:
-        if options.parent is not None:
-            _tidy_up(options.parent, line)
-        end_within(REFUSED_GRACE, lambda: 1)
 
     stop: list[StopOnce] = []
     return TwistdDaemon(

@@ -39,8 +39,10 @@ class OptionsCase(SynchronousTestCase):
         options.parseOptions(arguments)
         return options
 
-    def refused(self, *arguments: str) -> str:
-        return str(self.assertRaises(usage.UsageError, self.parse, *arguments))
+    def problems(self, *arguments: str) -> tuple[str, ...]:
+        problems = self.parse(*arguments).problems
+        self.assertNotEqual(problems, ())
+        return problems
 
 
 class OptionsTests(OptionsCase):
@@ -57,7 +59,7 @@ class OptionsTests(OptionsCase):
             self.assertIn(setting.help, text)
 
     def test_all_problems_at_once(self) -> None:
-        lines = self.refused("--port", "x", "--token", TOKEN, "--bogus", "--http-workers=0").split("\n")
+        lines = self.problems("--port", "x", "--token", TOKEN, "--bogus", "--http-workers=0")
         self.assertEqual(len(lines), 4)
         self.assertTrue(lines[0].startswith("unknown flag --token: "))
         self.assertEqual(lines[1], "unknown flag --bogus")
@@ -65,11 +67,11 @@ class OptionsTests(OptionsCase):
         self.assertTrue(lines[3].startswith("http-workers: "))
 
     def test_a_token_typed_is_neither_taken_nor_repeated(self) -> None:
-        self.assertNotIn("AAF", self.refused("--token", TOKEN))
-        self.assertNotIn("AAF", self.refused(f"--token={TOKEN}"))
+        self.assertNotIn("AAF", str(self.problems("--token", TOKEN)))
+        self.assertNotIn("AAF", str(self.problems(f"--token={TOKEN}")))
 
     def test_surplus_arguments(self) -> None:
-        self.assertNotIn("AAF", self.refused(TOKEN))
+        self.assertNotIn("AAF", str(self.assertRaises(usage.UsageError, self.parse, TOKEN)))
 
     def test_version(self) -> None:
         self.assertEqual(self.assertRaises(SystemExit, self.parse, "--version").code, 0)
@@ -115,11 +117,7 @@ class ServiceTests(OptionsCase):
         added(event)
         self.assertNotIn("AAF", str(event))
 
-    def test_a_refusal_ends_twistd_with_status_1_and_a_line(self) -> None:
-        def build() -> Service:
-            raise StartRefused("the lock is held")
-
-        said: list[str] = []
+    def logged(self) -> list[LogEvent]:
         seen: list[LogEvent] = []
 
         @implementer(ILogObserver)
@@ -128,10 +126,27 @@ class ServiceTests(OptionsCase):
 
         globalLogPublisher.addObserver(see)
         self.addCleanup(globalLogPublisher.removeObserver, see)
+        return seen
+
+    def test_a_refusal_ends_twistd_with_status_1_and_a_line(self) -> None:
+        def build() -> Service:
+            raise StartRefused("the lock is held")
+
+        said: list[str] = []
+        seen = self.logged()
         daemon = TwistdDaemon(build, on_refusal=said.append)
         self.assertEqual(self.assertRaises(SystemExit, daemon.startService).code, 1)
         self.assertEqual(said, ["the lock is held"])
         self.assertEqual([event.get("reason") for event in seen], ["the lock is held"])
+
+    def test_refused_settings_are_lines_of_the_log(self) -> None:
+        said: list[float] = []
+        self.patch(tap, "end_within", lambda seconds, status: said.append(status()))
+        seen = self.logged()
+        service = makeService(self.parse("--port", "x", "--http-workers=0"))
+        self.assertEqual(self.assertRaises(SystemExit, service.startService).code, 1)
+        self.assertEqual([str(event.get("reason"))[:12] for event in seen], ["port: must b", "http-workers"])
+        self.assertEqual(said, [1])
 
     def test_what_twistd_leaves_to_us_after_a_refused_start(self) -> None:
         reader, writer = os.pipe()
