@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import idna
 from cryptography.x509 import load_pem_x509_certificates
+from OpenSSL import SSL, crypto
 from twisted.internet.endpoints import serverFromString
 
 from telegrammer.config.values import Token
@@ -118,6 +119,8 @@ def endpoint(text: str) -> str:
         serverFromString(None, text)
     except OSError:
         raise Unusable("names a file that cannot be read") from None
+    except (crypto.Error, SSL.Error):
+        raise Unusable("names a key or certificate that is no PEM, damaged, or not for the other") from None
     except Exception:
         # A parser per kind, and each raises what it likes.
         raise ValueError(rule) from None

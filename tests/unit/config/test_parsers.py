@@ -87,6 +87,18 @@ class ParserTests(SynchronousTestCase):
             with self.subTest(text):
                 self.assertRaises(ValueError, parsers.endpoint, text)
 
+    def test_endpoints_whose_files_are_of_no_use(self) -> None:
+        directory = TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        junk = Path(directory.name, "key.pem")
+        junk.write_text("no key")
+        for text, rule in (
+            (f"ssl:0:privateKey={junk}", "is no PEM, damaged"),
+            ("ssl:0:privateKey=/nope", "cannot be read"),
+        ):
+            error = self.assertRaises(parsers.Unusable, parsers.endpoint, text)
+            self.assertIn(rule, str(error))
+
     def test_tokens_are_never_repeated(self) -> None:
         good = "123456789:AAF-fake_token"
         for text in (good, good + "\n", good + "\r\n"):
