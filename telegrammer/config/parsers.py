@@ -18,6 +18,7 @@ import idna
 from cryptography.x509 import load_pem_x509_certificates
 from OpenSSL import SSL, crypto
 from twisted.internet.endpoints import serverFromString
+from twisted.internet.error import VerifyError
 
 from telegrammer.config.values import Token
 
@@ -119,7 +120,7 @@ def endpoint(text: str) -> str:
         serverFromString(None, text)
     except OSError:
         raise Unusable("names a file that cannot be read") from None
-    except (crypto.Error, SSL.Error):
+    except (crypto.Error, SSL.Error, VerifyError):
         raise Unusable("names a key or certificate that is no PEM, damaged, or not for the other") from None
     except Exception:
         # A parser per kind, and each raises what it likes.
