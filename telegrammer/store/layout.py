@@ -89,7 +89,7 @@ def recognise(path: Path) -> Layout:
             case StoreReadOnly():
                 raise StartRefused(f"the database {path} cannot be opened") from None
             case _:
-                raise UnknownSchema(f"{path} is no database that can be read") from None
+                raise UnknownSchema(f"{path} is damaged: no database that can be read") from None
     except OSError as error:
         raise StartRefused(f"the database {path} cannot be read: {error.strerror}") from None
 
