@@ -59,7 +59,9 @@ DEAD_JOBS = """
     SELECT d.id, d.subscription_id, s.chat_id, d.update_id, d.attempt_count, d.created_at, d.died_at,
         d.last_error
     FROM deliveries d CROSS JOIN subscriptions s ON s.id = d.subscription_id
-    WHERE d.state = 'DEAD' AND (?1 IS NULL OR d.subscription_id = ?1) AND (?2 IS NULL OR d.key_id = ?2)
+    WHERE d.state = 'DEAD'
+        AND (:subscription IS NULL OR d.subscription_id = :subscription)
+        AND (:key IS NULL OR d.key_id = :key)
     ORDER BY d.died_at, d.id
 """
 
@@ -72,12 +74,13 @@ REVIVE = """
 """
 
 SHIFT_LANES = """
-    UPDATE lanes SET next_due = next_due + ?1, waits_since = waits_since + ?1
-    WHERE waits_since BETWEEN 1 AND ?2
+    UPDATE lanes SET next_due = next_due + :seconds, waits_since = waits_since + :seconds
+    WHERE waits_since BETWEEN 1 AND :began_before
 """
 
 SHIFT_JOBS = """
-    UPDATE deliveries SET next_attempt_at = next_attempt_at + ?1, first_attempt_at = first_attempt_at + ?1
+    UPDATE deliveries
+    SET next_attempt_at = next_attempt_at + :seconds, first_attempt_at = first_attempt_at + :seconds
     WHERE first_attempt_at IS NOT NULL AND state <> 'DEAD'
 """
 
@@ -116,8 +119,8 @@ def shift_times(cursor: sqlite3.Cursor, seconds: int, now: int) -> None:
     matter of dates.
     """
     began_before = now - seconds + 1 if seconds > 0 else now - seconds
-    cursor.execute(SHIFT_LANES, (seconds, began_before))
-    cursor.execute(SHIFT_JOBS, (seconds,))
+    cursor.execute(SHIFT_LANES, {"seconds": seconds, "began_before": began_before})
+    cursor.execute(SHIFT_JOBS, {"seconds": seconds})
 
 
 # -- what operators do ---------------------------------------------------------------------------------
@@ -138,7 +141,7 @@ def dead_jobs(
             died_at=row[6],
             reason=row[7] or "",
         )
-        for row in cursor.execute(DEAD_JOBS, (subscription, key))
+        for row in cursor.execute(DEAD_JOBS, {"subscription": subscription, "key": key})
     ]
 
 

@@ -48,14 +48,19 @@ DROP_UNUSED = "DELETE FROM payloads WHERE id = ? AND refs <= 0"
 WAKE = """
     UPDATE lanes SET
         head_id = (SELECT id FROM deliveries WHERE subscription_id = lanes.subscription_id
-                   AND epoch = ?1 AND update_id = ?2),
+                   AND epoch = :epoch AND update_id = :update_id),
         next_due = CASE WHEN fails > 0
-            THEN MAX(?3, MIN(?3, waits_since) + MIN(300, 1 << MIN(fails, 9))) ELSE ?3 END,
-        waits_since = ?3
+            THEN MAX(:now, MIN(:now, waits_since) + MIN(300, 1 << MIN(fails, 9))) ELSE :now END,
+        waits_since = :now
     WHERE head_id IS NULL
-      AND subscription_id IN (SELECT id FROM subscriptions WHERE chat_id = ?4 AND retired = 0)
+      AND subscription_id IN (SELECT id FROM subscriptions WHERE chat_id = :chat_id AND retired = 0)
 """
 ALL_JOBS = "SELECT COUNT(*) FROM deliveries"
+
+
+def wake(epoch: int, update_id: int, now: int, chat_id: int) -> dict[str, int]:
+    """The parameters of ``WAKE``."""
+    return {"epoch": epoch, "update_id": update_id, "now": now, "chat_id": chat_id}
 
 
 def binding(cursor: sqlite3.Cursor) -> int | None:
@@ -125,7 +130,7 @@ def accept(cursor: sqlite3.Cursor, batch: Batch, max_jobs: int, now: int) -> Ing
                 raise CapacityReached("the batch does not fit the queue")
             if chat_id not in awake:
                 awake.add(chat_id)
-                cursor.execute(WAKE, (todo.cursor.epoch, update.update_id, now, chat_id))
+                cursor.execute(WAKE, wake(todo.cursor.epoch, update.update_id, now, chat_id))
         if message.migrate_to_chat_id is not None:
             migrated += _move(cursor, chat_id, message.migrate_to_chat_id, awake)
     if todo.cursor != before:

@@ -48,9 +48,7 @@ SETTLED_BEHIND = """
     WHERE subscription_id = ?
 """
 
-PENALISE = """
-    UPDATE lanes SET next_due = MAX(next_due, ?1), waits_since = ?2 WHERE subscription_id = ?3
-"""
+PENALISE = "UPDATE lanes SET next_due = MAX(next_due, ?), waits_since = ? WHERE subscription_id = ?"
 
 HOLD = "UPDATE lanes SET next_due = NULL WHERE subscription_id = ?"
 PLACE = "UPDATE lanes SET head_id = ?, next_due = ?, waits_since = ? WHERE subscription_id = ?"

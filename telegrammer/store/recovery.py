@@ -27,20 +27,21 @@ REQUEUE = """
 
 # Heads whose POST ended with the process, removed jobs' lanes among them.
 RELEASE = """
-    UPDATE lanes SET next_due = ?1, waits_since = ?1 WHERE head_id IS NOT NULL AND next_due IS NULL
+    UPDATE lanes SET next_due = :now, waits_since = :now WHERE head_id IS NOT NULL AND next_due IS NULL
 """
 
 # The clock was set back while nothing ran: the wait begins anew, with what was left of it at its start.
-CLOCK_SET_BACK = "SELECT subscription_id, waits_since - ?1 FROM lanes WHERE waits_since > ?1"
+CLOCK_SET_BACK = "SELECT subscription_id, waits_since - :now FROM lanes WHERE waits_since > :now"
 
 SHIFT_JOBS_OF_LANE = """
-    UPDATE deliveries SET next_attempt_at = next_attempt_at - ?1,
-        first_attempt_at = MIN(?3, first_attempt_at - ?1)
-    WHERE subscription_id = ?2 AND first_attempt_at IS NOT NULL AND state <> 'DEAD'
+    UPDATE deliveries SET next_attempt_at = next_attempt_at - :seconds,
+        first_attempt_at = MIN(:now, first_attempt_at - :seconds)
+    WHERE subscription_id = :lane AND first_attempt_at IS NOT NULL AND state <> 'DEAD'
 """
 
 SHIFT_LANE = """
-    UPDATE lanes SET next_due = next_due - ?1, waits_since = waits_since - ?1 WHERE subscription_id = ?2
+    UPDATE lanes SET next_due = next_due - :seconds, waits_since = waits_since - :seconds
+    WHERE subscription_id = :lane
 """
 
 _OLDEST = """(
@@ -117,11 +118,11 @@ def recover(cursor: sqlite3.Cursor, now: float) -> Recovered:
     second = floor(now)
     cursor.execute(SUSPECT)
     requeued = cursor.execute(REQUEUE, (second,)).rowcount
-    shifted = cursor.execute(CLOCK_SET_BACK, (second,)).fetchall()
+    shifted = cursor.execute(CLOCK_SET_BACK, {"now": second}).fetchall()
     for subscription_id, seconds in shifted:
-        cursor.execute(SHIFT_LANE, (seconds, subscription_id))
-        cursor.execute(SHIFT_JOBS_OF_LANE, (seconds, subscription_id, second))
-    cursor.execute(RELEASE, (second,))
+        cursor.execute(SHIFT_LANE, {"lane": subscription_id, "seconds": seconds})
+        cursor.execute(SHIFT_JOBS_OF_LANE, {"lane": subscription_id, "seconds": seconds, "now": second})
+    cursor.execute(RELEASE, {"now": second})
     rebuilt = bool(violations(cursor))
     if rebuilt:
         rebuild(cursor, second)
@@ -135,11 +136,11 @@ def rebuild(cursor: sqlite3.Cursor, now: int) -> None:
     cursor.execute(f"UPDATE lanes SET head_id = {_OLDEST.format(id='lanes.subscription_id')}")
     cursor.execute(
         """
-        UPDATE lanes SET waits_since = ?1, next_due = (
-            SELECT CASE WHEN d.attempt_count > 0 THEN MAX(?1, d.next_attempt_at) ELSE ?1 END
+        UPDATE lanes SET waits_since = :now, next_due = (
+            SELECT CASE WHEN d.attempt_count > 0 THEN MAX(:now, d.next_attempt_at) ELSE :now END
             FROM deliveries d WHERE d.id = lanes.head_id AND d.state = 'PENDING')
         """,
-        (now,),
+        {"now": now},
     )
     cursor.execute(f"UPDATE payloads SET refs = o.jobs FROM {_OWED} o WHERE o.payload_id = payloads.id")
     cursor.execute("DELETE FROM payloads WHERE id NOT IN (SELECT payload_id FROM deliveries)")

@@ -35,7 +35,7 @@ MOVE = "UPDATE subscriptions SET chat_id = ? WHERE id = ?"
 RETIRE = "UPDATE subscriptions SET retired = 1 WHERE id = ?"
 DELETE_DRAINED = """
     DELETE FROM subscriptions
-    WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM deliveries WHERE subscription_id = ?1)
+    WHERE id = ? AND NOT EXISTS (SELECT 1 FROM deliveries WHERE subscription_id = subscriptions.id)
 """
 
 

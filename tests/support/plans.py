@@ -5,12 +5,21 @@ from __future__ import annotations
 import sqlite3
 
 
+class _Nulls(dict[str, None]):
+    """NULL for whatever name a statement asks for."""
+
+    def __missing__(self, name: str) -> None:
+        return None
+
+
 def plan_of(connection: sqlite3.Connection, statement: str) -> list[str]:
     """The steps SQLite would take, as it words them; every parameter is bound to NULL."""
-    # How many parameters there are is known only to SQLite: bind more, name none.
-    for count in range(20):
+    # Names, or how many parameters there are without one, are known only to SQLite: try.
+    attempts: list[tuple[None, ...] | _Nulls] = [_Nulls()]
+    attempts += [(None,) * count for count in range(1, 20)]
+    for parameters in attempts:
         try:
-            rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}", (None,) * count).fetchall()
+            rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
         except sqlite3.ProgrammingError:
             continue
         return [str(row[3]) for row in rows]

@@ -208,7 +208,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def jobs(self, state: str | None = None) -> list[int]:
         rows = self.queue.execute(
-            "SELECT id FROM deliveries WHERE ?1 IS NULL OR state = ?1 ORDER BY id", state
+            "SELECT id FROM deliveries WHERE state = IFNULL(?, state) ORDER BY id", state
         )
         return [row[0] for row in rows if isinstance(row[0], int)]
 
