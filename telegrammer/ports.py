@@ -144,7 +144,7 @@ class Deliveries(Protocol):
 
 
 class Callbacks(Protocol):
-    def post(self, job: Claimed) -> Awaitable[AttemptResult]:
+    def post(self, job: Claimed) -> Deferred[AttemptResult]:
         """One bounded POST of the job.  Never raises for what the peer or the network does."""
         ...
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from attrs import define, field, frozen
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IReactorTCP, IReactorTime
 from twisted.internet.protocol import ClientFactory
 from twisted.protocols.tls import TLSMemoryBIOFactory
@@ -24,6 +24,7 @@ from telegrammer.core.callback_url import target_of
 from telegrammer.core.delivery import AttemptResult, Claimed, Unanswered, Undeliverable
 from telegrammer.outbound.connecting import Made, Race, Unreachable
 from telegrammer.outbound.connections import CallbackConnection, Peer
+from telegrammer.outbound.deadlines import Deadlines
 from telegrammer.outbound.pool import ConnectionPool
 from telegrammer.outbound.resolver import Addresses, LookupFailed
 from telegrammer.outbound.response import ResponseReader
@@ -75,10 +76,11 @@ class CallbackClient:
     limits: CallbackLimits = CallbackLimits()
     _pool: ConnectionPool = field(init=False)
     _route: Callable[[str], _Route] = field(init=False)
-    _posting: set[Deferred[AttemptResult]] = field(factory=set, init=False)
+    _deadlines: Deadlines = field(init=False)
     _stopped: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._deadlines = Deadlines(self.clock)
         self._pool = ConnectionPool(self.clock, self.limits.idle, self.limits.idle_connections)
         self._route = lru_cache(maxsize=1024)(self._route_of)
 
@@ -88,28 +90,37 @@ class CallbackClient:
 
         Cancelling aborts the connection; the POST may have arrived.
         """
-        late = False
+        if self._stopped:
+            return succeed(Unanswered(STOPPED))
+        try:
+            route = self._route(job.url)
+        except ValueError:
+            return succeed(Undeliverable("the callback URL is not valid"))
+        request = b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (
+            route.head,
+            job.delivery_id.encode("ascii"),
+            len(job.body),
+            job.body,
+        )
+        connection = self._pool.take(route.peer)
+        posting: Deferred[AttemptResult]
+        if connection is None:
+            posting = Deferred.fromCoroutine(self._connect_and_post(route.peer, request))
+        else:
+            posting = cast("Deferred[AttemptResult]", connection.exchange(request))
+        self._deadlines.add(posting, self.limits.total)
+        return posting.addBoth(self._finish, posting)
 
-        def expire() -> None:
-            nonlocal late
-            late = True
-            posting.cancel()
-
-        def finish(result: AttemptResult | Failure) -> AttemptResult | Failure:
-            self._posting.discard(posting)
-            if timer.active():
-                timer.cancel()
-            if isinstance(result, Failure) and result.check(CancelledError):
-                if late:
-                    return Unanswered(f"timeout after {self.limits.total:g} s")
-                if self._stopped:
-                    return Unanswered(STOPPED)
-            return result
-
-        timer = self.clock.callLater(self.limits.total, expire)
-        posting: Deferred[AttemptResult] = Deferred.fromCoroutine(self._post(job))
-        self._posting.add(posting)
-        return posting.addBoth(finish)
+    def _finish(
+        self, result: AttemptResult | Failure, posting: Deferred[AttemptResult]
+    ) -> AttemptResult | Failure:
+        late = not self._deadlines.discard(posting)
+        if isinstance(result, Failure) and result.check(CancelledError):
+            if late:
+                return Unanswered(f"timeout after {self.limits.total:g} s")
+            if self._stopped:
+                return Unanswered(STOPPED)
+        return result
 
     def close(self) -> Deferred[None]:
         """
@@ -118,27 +129,15 @@ class CallbackClient:
         Fires when the last one is gone, within a second or so.
         """
         self._stopped = True
-        for posting in list(self._posting):
+        for posting in self._deadlines:
             posting.cancel()
         return self._pool.close()
 
-    async def _post(self, job: Claimed) -> AttemptResult:
-        if self._stopped:
-            return Unanswered(STOPPED)
+    async def _connect_and_post(self, peer: Peer, request: bytes) -> AttemptResult:
         try:
-            route = self._route(job.url)
-        except ValueError:
-            return Undeliverable("the callback URL is not valid")
-        try:
-            connection = self._pool.take(route.peer) or await self._connect(route.peer)
+            connection = await self._connect(peer)
         except (LookupFailed, Unreachable) as error:
             return Unanswered(error.why)
-        request = b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (
-            route.head,
-            job.delivery_id.encode("ascii"),
-            len(job.body),
-            job.body,
-        )
         return await connection.exchange(request)
 
     async def _connect(self, peer: Peer) -> CallbackConnection:

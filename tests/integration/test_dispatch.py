@@ -48,7 +48,10 @@ class Receiver:
         self.check()
         return enough
 
-    async def post(self, job: Claimed) -> AttemptResult:
+    def post(self, job: Claimed) -> Deferred[AttemptResult]:
+        return Deferred.fromCoroutine(self._post(job))
+
+    async def _post(self, job: Claimed) -> AttemptResult:
         assert job.subscription_id not in self.under_way
         self.under_way.add(job.subscription_id)
         self.most = max(self.most, len(self.under_way))
