@@ -1,4 +1,9 @@
-"""``python -m benchmarks [--quick] [NAME…]``: a line for each figure; status 1 when one falls short."""
+"""
+``python -m benchmarks [--quick] [NAME…]``: a line for each figure.
+
+Status 1 when one falls short; with ``--quick`` only when it does by more than a third, since a shared machine
+is noisy and a short run more so.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +39,7 @@ def main() -> None:
             for name in arguments.names or ALL:
                 for figure in await ALL[name](reactor, arguments.quick):
                     print(figure, flush=True)
-                    short += not figure.holds
+                    short += figure.is_off if arguments.quick else not figure.holds
             if short:
                 raise SystemExit(1)
 

@@ -38,6 +38,8 @@ class Figure:
     wanted: str
     holds: bool
     detail: str
+    is_off: bool = False
+    """It misses by more than a third: no matter of a noisy machine."""
 
     def __str__(self) -> str:
         verdict = "ok" if self.holds else "SHORT"
@@ -45,11 +47,11 @@ class Figure:
 
 
 def at_least(name: str, value: float, bound: float, detail: str) -> Figure:
-    return Figure(name, value, f">= {bound:g}", value >= bound, detail)
+    return Figure(name, value, f">= {bound:g}", value >= bound, detail, value < bound * 2 / 3)
 
 
 def at_most(name: str, value: float, bound: float, detail: str) -> Figure:
-    return Figure(name, value, f"<= {bound:g}", value <= bound, detail)
+    return Figure(name, value, f"<= {bound:g}", value <= bound, detail, value > bound * 3 / 2)
 
 
 def middle(values: list[float]) -> float:

@@ -169,4 +169,8 @@ class CallbackClient:
             b"POST %b HTTP/1.1\r\nHost: %b\r\nUser-Agent: %b\r\nContent-Type: application/json\r\n"
             b"X-Telegrammer-Delivery-Id: "
         ) % (target.request_target, target.host_header, self.user_agent.encode("ascii"))
-        return _Route(Peer(target.scheme, target.host, target.port), head)
+        return _Route(_peer(target.scheme, target.host, target.port), head)
+
+
+# Equal ones are one: a dictionary then finds it without comparing.
+_peer = lru_cache(maxsize=1024)(Peer)
