@@ -14,7 +14,7 @@ from typing import cast
 
 from attrs import Factory, define, frozen
 
-from telegrammer.config import parsers, tomlfile
+from telegrammer.config import files, parsers, tomlfile
 from telegrammer.config.exposure import WARNING, heard_beyond_loopback
 from telegrammer.config.table import BY_NAME, SETTINGS, TOKEN_VARIABLE
 from telegrammer.config.values import Settings, Token
@@ -166,10 +166,12 @@ class _Reader:
 
     def _token_in(self, file: Path, where: str) -> Token | None:
         try:
-            with file.open("rb") as stream:
-                text = stream.read(_TOKEN_LIMIT)
+            text = files.read(file, _TOKEN_LIMIT)
         except OSError as error:
             self.refuse(f"token-file: cannot be read ({_reason(error)}; {where})")
+            return None
+        except ValueError as error:
+            self.refuse(f"token-file: {error} ({where})")
             return None
         return self._token(text.decode("ascii", "replace"), where)
 
@@ -233,7 +235,7 @@ def load(
     for setting in SETTINGS:
         if setting.name not in ("config", "db", "token-file"):
             value = reader.value(setting.name)
-            if value is not None:
+            if value is not None and setting.kept:
                 values[setting.attribute] = value
     if reader.problems or database is None or token is None:
         raise reader.refusal()

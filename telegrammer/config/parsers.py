@@ -20,6 +20,7 @@ from OpenSSL import SSL, crypto
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import VerifyError
 
+from telegrammer.config import files
 from telegrammer.config.values import Token
 
 
@@ -78,6 +79,17 @@ def choice(*words: str) -> Callable[[str], str]:
     return parse
 
 
+def only(word: str) -> Callable[[str], str]:
+    """A parser of the one word of a setting that this version knows, where later ones may know more."""
+
+    def parse(text: str) -> str:
+        if text != word:
+            raise ValueError(f"must be {word}, the only one that this version supports")
+        return text
+
+    return parse
+
+
 def path(text: str) -> Path:
     """A path, made absolute against the working directory."""
     if not text or "\0" in text:
@@ -89,10 +101,14 @@ def certificates(text: str) -> Path:
     """A path to PEM certificates, which are looked at here so that a start is not refused for them later."""
     file = path(text)
     try:
-        if not load_pem_x509_certificates(file.read_bytes()):
-            raise ValueError
+        content = files.read(file)
     except OSError as error:
         raise Unusable(f"cannot be read: {(error.strerror or type(error).__name__).lower()}") from None
+    except ValueError as error:
+        raise Unusable(str(error)) from None
+    try:
+        if not load_pem_x509_certificates(content):
+            raise ValueError
     except ValueError:
         raise Unusable("holds no PEM certificate, or a damaged one") from None
     return file

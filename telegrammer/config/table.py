@@ -30,6 +30,8 @@ class Setting:
     kind: Kind = "text"
     in_file: bool = True
     """Whether the TOML file may hold it."""
+    kept: bool = True
+    """Whether ``Settings`` has a field for it; what can have one value only is checked and dropped."""
 
     @property
     def attribute(self) -> str:
@@ -134,6 +136,23 @@ SETTINGS: tuple[Setting, ...] = (
         "WORD",
         "normal",
         "normal, or full: power loss too loses nothing committed",
+    ),
+    Setting(
+        "ingest",
+        parsers.only("poll"),
+        "WORD",
+        "poll",
+        "where updates come from: poll, the only one that this version supports",
+        kept=False,
+    ),
+    Setting(
+        "on-malformed",
+        parsers.only("hold"),
+        "WORD",
+        "hold",
+        "malformed updates: hold (what follows waits, see skip-update), the only one that this version "
+        "supports",
+        kept=False,
     ),
     Setting("log-format", parsers.choice("text", "json"), "WORD", "text", "text, or json: one object a line"),
     Setting(

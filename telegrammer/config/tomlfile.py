@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
+from telegrammer.config import files
 from telegrammer.config.table import Kind, Setting
 
 LIMIT = 1 << 20
@@ -28,8 +29,7 @@ def read(file: Path) -> dict[str, object]:
     :raises OSError: the file cannot be read.
     :raises ValueError: it is not what it should be; the text says why and quotes nothing.
     """
-    with file.open("rb") as stream:
-        content = stream.read(LIMIT + 1)
+    content = files.read(file, LIMIT + 1)
     if len(content) > LIMIT:
         raise ValueError("is larger than 1 MiB")
     try:

@@ -10,7 +10,7 @@ from typing import cast
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from telegrammer.config import SETTINGS, Settings, Token, database_path, load
+from telegrammer.config import BY_NAME, SETTINGS, Settings, Token, database_path, load
 from telegrammer.core.problems import SettingsRefused
 from telegrammer.core.retry import Schedule
 from tests.support.certificates import Authority
@@ -71,15 +71,38 @@ class SourceTests(LoadingCase):
 
     def test_every_setting_of_the_values_is_in_the_table(self) -> None:
         names = {field.name for field in attrs.fields(Settings)} - {"token"}
-        self.assertEqual({setting.attribute for setting in SETTINGS} - {"config", "token_file"}, names)
+        kept = {setting.attribute for setting in SETTINGS if setting.kept}
+        self.assertEqual(kept - {"config", "token_file"}, names)
 
     def test_the_defaults_shown_are_the_defaults(self) -> None:
         settings, _ = self.load()
         for setting in SETTINGS:
-            if setting.name in ("config", "db", "token-file", "listen", "ca-file"):
+            if setting.name in ("config", "db", "token-file", "listen", "ca-file") or not setting.kept:
                 continue
             with self.subTest(setting.name):
                 self.assertEqual(setting.parse(setting.default), getattr(settings, setting.attribute))
+
+    def test_settings_with_one_possible_value(self) -> None:
+        plain, _ = self.load()
+        for name, word in (("ingest", "poll"), ("on-malformed", "hold")):
+            variable = {BY_NAME[name].variable: word}
+            self.assertEqual(self.load({name: word})[0], plain)
+            self.assertEqual(self.load(environ=ENVIRON | variable)[0], plain)
+            self.assertEqual(self.load({"config": self.file(f'{name} = "{word}"')})[0], plain)
+            self.assertEqual(BY_NAME[name].parse(BY_NAME[name].default), word)
+        refusal = self.refusal({"ingest": "webhook", "on-malformed": "quarantine"})
+        self.assertEqual(
+            refusal.problems,
+            (
+                "ingest: must be poll, the only one that this version supports (flag --ingest)",
+                "on-malformed: must be hold, the only one that this version supports (flag --on-malformed)",
+            ),
+        )
+        self.assertTrue(refusal.usage)
+        (line,) = self.problems(environ=ENVIRON | {"TELEGRAMMER_INGEST": "Poll"})
+        self.assertIn("(environment variable TELEGRAMMER_INGEST)", line)
+        (line,) = self.problems({"config": self.file('on-malformed = "quarantine"')})
+        self.assertRegex(line, r"^on-malformed: must be hold, .* \(config file ")
 
     def test_flag_then_environment_then_file_then_default(self) -> None:
         config = self.file('port = 1\nhost = "127.0.0.2"\nhttp-queue = 3\ndurability = "full"\n')
@@ -201,6 +224,11 @@ class RefusalTests(LoadingCase):
         )
         (line,) = self.problems({"config": "/"})
         self.assertIn("is a directory", line)
+        fifo = str(self.directory() / "fifo")
+        os.mkfifo(fifo)
+        for name in ("/dev/null", fifo):
+            (line,) = self.problems({"config": name})
+            self.assertEqual(line, f"config file {name}: is not a regular file")
 
     def test_names_of_the_file_that_are_unknown(self) -> None:
         for name in ("http_workers", "config", "notices", '"a\\nb"'):
@@ -286,6 +314,23 @@ class TokenTests(LoadingCase):
         self.assertRegex(
             line, r"^token-file: cannot be read \(no such file or directory; flag --token-file\)$"
         )
+
+    def test_only_a_regular_file_is_read(self) -> None:
+        # Devices first: without the rule they fail here, and a FIFO that nobody writes to hangs.
+        fifo = str(self.directory() / "fifo")
+        os.mkfifo(fifo)
+        for name in ("/dev/zero", "/dev/null", fifo):
+            (line,) = self.problems({"token-file": name}, HOME)
+            self.assertEqual(line, "token-file: is not a regular file (flag --token-file)")
+        link = self.directory() / "link"
+        link.symlink_to(self.file(TOKEN))
+        self.assertEqual(self.load({"token-file": str(link)}, HOME)[0].token, Token(TOKEN))
+
+    def test_nor_is_any_other_kind_of_credential(self) -> None:
+        directory = self.directory()
+        os.mkfifo(directory / "telegram-token")
+        (line,) = self.problems(environ=HOME | {"CREDENTIALS_DIRECTORY": str(directory)})
+        self.assertEqual(line, "token-file: is not a regular file (credential telegram-token)")
 
 
 class DatabaseTests(LoadingCase):

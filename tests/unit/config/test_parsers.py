@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -47,6 +48,11 @@ class ParserTests(SynchronousTestCase):
     def test_words(self) -> None:
         self.assertEqual(parsers.choice("text", "json")("json"), "json")
         self.assertRaisesRegex(ValueError, "^must be text or json$", parsers.choice("text", "json"), "JSON")
+
+    def test_the_only_word(self) -> None:
+        self.assertEqual(parsers.only("poll")("poll"), "poll")
+        for text in ("webhook", "", "POLL", "poll "):
+            self.assertRaisesRegex(ValueError, "^must be poll, the only one ", parsers.only("poll"), text)
 
     def test_paths_are_absolute(self) -> None:
         self.assertEqual(parsers.path("/a/../b"), Path("/b"))
@@ -132,11 +138,14 @@ class ParserTests(SynchronousTestCase):
         empty, junk = Path(directory.name, "empty"), Path(directory.name, "junk")
         empty.touch()
         junk.write_bytes(good.read_bytes()[:200])
+        os.mkfifo(f"{directory.name}/fifo")
         for text, rule in (
             (str(empty), "holds no PEM certificate"),
             (str(junk), "holds no PEM certificate"),
             (directory.name, "cannot be read: is a directory"),
             (f"{directory.name}/none", "cannot be read: no such file"),
+            ("/dev/null", "is not a regular file"),
+            (f"{directory.name}/fifo", "is not a regular file"),
         ):
             with self.subTest(rule):
                 error = self.assertRaises(parsers.Unusable, parsers.certificates, text)
