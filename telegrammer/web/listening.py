@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from attrs import define, field
@@ -14,6 +15,7 @@ from twisted.internet.error import CannotListenError, ConnectionDone
 from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from twisted.python.lockfile import FilesystemLock
 
 from telegrammer.core.problems import StartRefused
 from telegrammer.web.site import GatewaySite
@@ -87,8 +89,13 @@ class Ports(Service):
         [port] = outcome
         if isinstance(port, Failure):
             where = description
-            if isinstance(port.value, CannotListenError) and isinstance(port.value.port, int):
-                where = f"{port.value.interface or '*'}:{port.value.port}"
+            match port.value:
+                case CannotListenError(port=int(number), interface=interface):
+                    where = f"{interface or '*'}:{number}"
+                case CannotListenError(port=bytes(path), socketError=OSError()):
+                    # First what is open: one of these may hold the lock, and gives it back itself.
+                    self._close_at_once()
+                    _release(path)
             raise StartRefused(f"cannot listen on {where}: {_why(port.value)}") from None
         self._ports.append(port)  # type: ignore[arg-type]  # what listen() fires with
 
@@ -113,6 +120,12 @@ class Listening(Service):
         drained = self.ports.site.drain()
         await self.ports.close()
         await drained
+
+
+def _release(path: bytes) -> None:
+    """Take away the lock beside a UNIX socket, if it is ours: Twisted leaves it when it cannot bind."""
+    with suppress(OSError, ValueError):
+        FilesystemLock(path + b".lock").unlock()
 
 
 def _shown(description: str, address: object) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from attrs import define, field
@@ -10,6 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
+from twisted.python.lockfile import FilesystemLock
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.problems import StartRefused
@@ -28,7 +31,35 @@ class FakeSite:
 
 
 class Taken(MemoryReactorClock):
-    """Has one port that is not free."""
+    """Has one port that is not free; deals with the locks of UNIX sockets as Twisted's reactors do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.locks = True
+        self.unlocked = 0
+        self.bound: list[str] = []
+
+    def listenUNIX(
+        self, address: Any, factory: Any, backlog: int = 50, mode: int = 0o666, wantPID: Any = 0
+    ) -> Any:
+        lock = FilesystemLock(f"{address}.lock") if wantPID and self.locks else None
+        if lock is not None and not lock.lock():
+            raise CannotListenError(None, address.encode(), cast(Any, "Cannot acquire lock"))
+        if address in self.bound:
+            raise CannotListenError(None, address.encode(), OSError(98, "Address already in use"))
+        if address.endswith("too-long"):
+            raise CannotListenError(None, address.encode(), OSError("AF_UNIX path too long"))
+        port = super().listenUNIX(address, factory, backlog, mode, wantPID)
+        self.bound.append(address)
+
+        def lost(reason: object) -> None:
+            self.bound.remove(address)
+            if lock is not None:
+                lock.unlock()
+                self.unlocked += 1
+
+        port.connectionLost = lost
+        return port
 
     def listenTCP(self, port: int, factory: Any, backlog: int = 50, interface: str = "") -> Any:
         if port == 81:
@@ -97,6 +128,37 @@ class ListeningTests(SynchronousTestCase):
         self.assertEqual(len(closed), 1)
         self.assertEqual(ports._ports, [])
         self.assertFalse(ports.running)
+
+    def test_no_lock_stays_beside_a_socket_that_could_not_be(self) -> None:
+        directory = self.directory()
+        self.refusal(f"unix:{directory}/a", f"unix:{directory}/too-long")
+        self.assertEqual(os.listdir(directory), [])
+
+    def test_the_lock_of_another_process_stays(self) -> None:
+        directory = self.directory()
+        lock = f"{directory}/too-long.lock"
+        os.symlink(str(os.getppid()), lock)
+        line = self.refusal(f"unix:{directory}/too-long")
+        self.assertIn("another process listens there", line)
+        # Nor if it came between the failure and the look at the lock; nor is there need of one.
+        for lockfile in (0, 1):
+            self.reactor.locks = False
+            self.assertIn("too long", self.refusal(f"unix:{directory}/too-long:lockfile={lockfile}"))
+        self.assertEqual(os.readlink(lock), str(os.getppid()))
+        os.remove(lock)
+        self.assertIn("too long", self.refusal(f"unix:{directory}/too-long"))
+
+    def test_the_same_socket_twice(self) -> None:
+        directory = self.directory()
+        for again in ("", ":lockfile=0"):
+            self.refusal(f"unix:{directory}/a", f"unix:{directory}/a{again}")
+            self.assertEqual(os.listdir(directory), [])
+        self.assertEqual(self.reactor.unlocked, 2)
+
+    def directory(self) -> str:
+        directory = TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        return directory.name
 
     def test_says_where_it_listens_only_when_all_has_started(self) -> None:
         ports = self.ports(tcp_endpoint("127.0.0.1", 80), tcp_endpoint("::1", 80))
