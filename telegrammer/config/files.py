@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
 
 
 def read(file: Path, most: int = -1) -> bytes:
@@ -20,6 +20,15 @@ def read(file: Path, most: int = -1) -> bytes:
         if not S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise ValueError("is not a regular file")
         return stream.read(most)
+
+
+def may_wait(name: str) -> bool:
+    """Whether there is something of this name that others, who just open it, might wait for."""
+    try:
+        mode = os.stat(name).st_mode
+    except (OSError, ValueError):
+        return False
+    return not (S_ISREG(mode) or S_ISDIR(mode))
 
 
 def _opened_at_once(path: str, flags: int) -> int:

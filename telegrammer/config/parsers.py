@@ -132,6 +132,8 @@ def endpoint(text: str) -> str:
     if text.startswith("systemd:"):
         # Its sockets are there only in the process that systemd started.
         return text
+    if text.startswith("ssl:") and any(files.may_wait(name) for name in _arguments(text)):
+        raise Unusable("names a file that is not a regular file")
     try:
         serverFromString(None, text)
     except OSError:
@@ -142,6 +144,12 @@ def endpoint(text: str) -> str:
         # A parser per kind, and each raises what it likes.
         raise ValueError(rule) from None
     return text
+
+
+def _arguments(text: str) -> list[str]:
+    """What an endpoint string gives its parser, with or without names, unquoted."""
+    parts = re.findall(r"(?:[^:\\]|\\.)+", text)
+    return [re.sub(r"\\(.)", r"\1", part.partition("=")[2] or part) for part in parts]
 
 
 def token(text: str) -> Token:

@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twisted.internet.endpoints import quoteStringArgument
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.config import parsers
@@ -104,6 +105,21 @@ class ParserTests(SynchronousTestCase):
         ):
             error = self.assertRaises(parsers.Unusable, parsers.endpoint, text)
             self.assertIn(rule, str(error))
+
+    def test_endpoints_whose_files_would_keep_the_start_waiting(self) -> None:
+        directory = TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        fifo = f"{directory.name}/a:fifo"
+        os.mkfifo(fifo)
+        quoted = quoteStringArgument(fifo)
+        for file in ("/dev/null", quoted):
+            for text in (f"ssl:0:{file}", f"ssl:0:privateKey={file}", f"ssl:port=0:certKey={file}:backlog=5"):
+                error = self.assertRaises(parsers.Unusable, parsers.endpoint, text)
+                self.assertEqual(str(error), "names a file that is not a regular file")
+        self.assertEqual(parsers.endpoint(f"unix:{quoted}"), f"unix:{quoted}")
+        for text in ("ssl:0:privateKey=/", f"ssl:0:privateKey={quoted}-none"):
+            error = self.assertRaises(parsers.Unusable, parsers.endpoint, text)
+            self.assertEqual(str(error), "names a file that cannot be read")
 
     def test_tokens_are_never_repeated(self) -> None:
         good = "123456789:AAF-fake_token"
