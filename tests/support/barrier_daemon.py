@@ -1,0 +1,173 @@
+"""
+The real daemon, with a barrier at one point of its work with the database.
+
+As ``python -m tests.support.barrier_daemon serve …`` it is ``telegrammer serve …``, but at the point that the
+environment names it says so over an inherited socket and waits there until it is killed or released.  Nothing
+of it is in the product: a connection class that knows the product's statements stands in for the store's own.
+
+The points (`POINTS`): before and after the commit that holds new jobs, a claim, a completion, a subscription,
+or the migration; after each statement of the migration; amid and after the backup.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from attrs import define, field
+
+from telegrammer.store import engine, ingestion, pool, subscriptions, turns
+from telegrammer.store.migrations import MIGRATIONS
+from tests.support.daemon import PATIENCE, PYTHON, Daemon
+
+AT, DESCRIPTOR = "BARRIER_AT", "BARRIER_DESCRIPTOR"
+LONGEST = 100.0
+"""Seconds that the daemon stands at its barrier; then it ends itself, for nobody will."""
+
+FACTS: dict[str, str] = {
+    ingestion.JOBS: "ingest",
+    turns.CLAIM: "claim",
+    turns.COMPLETE: "completion",
+    subscriptions.INSERT: "subscribe",
+    MIGRATIONS[0][0]: "migration",
+}
+"""By statement: what a transaction is about in which it has run."""
+POINTS = (
+    *(f"{when} the commit of: {fact}" for fact in FACTS.values() for when in ("before", "after")),
+    "amid the backup",
+    "after the backup",
+)
+"""And ``after statement N of the migration``, from 1."""
+
+
+# -- in the daemon ---------------------------------------------------------------------------------------
+
+
+def _stand(point: str) -> None:
+    """Wait here when this is the point: once, and for one thread."""
+    if os.environ.get(AT) != point:
+        return
+    del os.environ[AT]
+    descriptor = int(os.environ[DESCRIPTOR])
+    os.write(descriptor, point.encode() + b"\n")
+    readable, _, _ = select.select([descriptor], [], [], LONGEST)
+    if not readable or not os.read(descriptor, 1):
+        os._exit(70)
+
+
+class BarrierHandle(engine.Handle):
+    """A connection that knows what its transaction is about."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.facts: list[str] = []
+        self.statements = 0
+        super().__init__(*arguments, **options)
+
+    def cursor(self, factory: Any = None) -> Any:
+        # sqlite3.Connection.execute goes by way of this as well.
+        return super().cursor(BarrierCursor)
+
+    def backup(
+        self,
+        target: sqlite3.Connection,
+        *,
+        pages: int = -1,
+        progress: Callable[[int, int, int], object] | None = None,
+        name: str = "main",
+        sleep: float = 0.25,
+    ) -> None:
+        """Page by page, so that there is an amid."""
+        super().backup(target, pages=1, progress=lambda *_: _stand("amid the backup"), name=name)
+        _stand("after the backup")
+
+
+class BarrierCursor(sqlite3.Cursor):
+    """Tells its connection what it does, and stands at the barrier."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> BarrierCursor:
+        connection = self.connection
+        assert isinstance(connection, BarrierHandle)
+        facts = connection.facts
+        if sql == "COMMIT":
+            for fact in facts:
+                _stand(f"before the commit of: {fact}")
+        super().execute(sql, parameters)
+        if sql == "COMMIT":
+            connection.facts = []
+            for fact in facts:
+                _stand(f"after the commit of: {fact}")
+        elif sql.startswith("BEGIN") or sql == "ROLLBACK":
+            connection.facts = []
+        elif sql in FACTS and FACTS[sql] not in facts:
+            facts.append(FACTS[sql])
+            connection.statements = 0
+        if "migration" in connection.facts and sql != "COMMIT":
+            connection.statements += 1
+            _stand(f"after statement {connection.statements} of the migration")
+        return self
+
+
+def serve() -> int:
+    """Put the class in the store's place, and be the command."""
+    name = engine.Handle.__name__
+    for module in (engine, pool):
+        assert hasattr(module, name)
+        setattr(module, name, BarrierHandle)
+    from telegrammer.cli import main
+
+    return main()
+
+
+# -- in the test -----------------------------------------------------------------------------------------
+
+
+@define(eq=False)
+class Barrier:
+    """The test's end."""
+
+    point: str
+    _ours: socket.socket
+    _theirs: socket.socket
+    _reached: bool = field(default=False, init=False)
+
+    def wait(self, seconds: float = PATIENCE) -> None:
+        """Until the daemon stands there; fails when it ends before.  It must have been launched."""
+        self._theirs.close()
+        self._ours.settimeout(seconds)
+        said = b""
+        while not said.endswith(b"\n"):
+            more = self._ours.recv(100)
+            assert more, f"the daemon ended before it came to the point {self.point!r}"
+            said += more
+        assert said == self.point.encode() + b"\n"
+        self._reached = True
+
+    def release(self) -> None:
+        """Let it go on."""
+        assert self._reached
+        self._ours.sendall(b"!")
+
+
+@contextmanager
+def barrier(daemon: Daemon, point: str) -> Iterator[Barrier]:
+    """The daemon that is started inside has a barrier at this point; the next one after it has none."""
+    before = daemon.program, daemon.environment, daemon.passed
+    ours, theirs = socket.socketpair()
+    with closing(ours), closing(theirs):
+        daemon.program = (*PYTHON, "-m", "tests.support.barrier_daemon", "serve")
+        daemon.environment = dict(daemon.environment) | {AT: point, DESCRIPTOR: str(theirs.fileno())}
+        daemon.passed = (*daemon.passed, theirs.fileno())
+        try:
+            yield Barrier(point, ours, theirs)
+        finally:
+            daemon.program, daemon.environment, daemon.passed = before
+
+
+if __name__ == "__main__":
+    sys.exit(serve())
