@@ -71,7 +71,7 @@ def test_killed_before_the_commit(running: Gateway) -> None:
     assert in_order(receiver.wait_for(3), bodies) == []
 
 
-@pytest.mark.report("constructorfabric/gears-rust#4731")
+@pytest.mark.report("H5")
 def test_killed_after_the_receiver_read_and_before_it_answered(running: Gateway) -> None:
     api, receiver = running.api, running.receiver
     receiver.policy = lambda callback: None

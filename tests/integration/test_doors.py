@@ -131,6 +131,7 @@ def test_a_fault_of_ours_is_status_1(tmp_path: Path) -> None:
         assert (record["message"], record["error"]) == ("cannot start", "ZeroDivisionError")
 
 
+@pytest.mark.report("D1")
 @pytest.mark.parametrize("arguments", [("serve",), TWISTD, ("serve", "--log-format", "json")])
 def test_the_token_leaves_by_no_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     with door(tmp_path, "leaks", *arguments) as (process, output):

@@ -10,12 +10,6 @@ from typing import Any
 import pytest
 import pytest_twisted
 from attrs import define, field
-from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
-from twisted.internet.interfaces import IListeningPort
-from twisted.internet.protocol import Factory, Protocol, connectionDone
-from twisted.protocols.tls import TLSMemoryBIOFactory
-from twisted.python.failure import Failure
-
 from telegrammer.config import Token
 from telegrammer.core.exchange import (
     BadReply,
@@ -31,6 +25,12 @@ from telegrammer.ingest.bot_api import BotApi
 from telegrammer.outbound.exchange import Exchange, api_exchange
 from telegrammer.outbound.resolver import ThreadedResolver, reactor_with_resolver
 from telegrammer.outbound.tls import policy_for_https
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
+from twisted.internet.interfaces import IListeningPort
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.python.failure import Failure
+
 from tests.integration.conftest import bounded
 from tests.support.certificates import Authority, Server
 
@@ -188,6 +188,7 @@ FAULTS: list[tuple[Script, type[ExchangeFailed]]] = [
 ]
 
 
+@pytest.mark.report("B1", "D5")
 @pytest.mark.parametrize("over_tls", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize(("script", "kind"), FAULTS, ids=[script.__name__ for script, _ in FAULTS])
 @bounded(20)
@@ -258,6 +259,7 @@ async def test_nobody_there(bench: Bench) -> None:
     assert caught.value.why in ("name not found", "cannot connect")
 
 
+@pytest.mark.report("B1")
 @bounded(20)
 async def test_connections_are_kept_for_sends_and_not_for_polls(bench: Bench) -> None:
     kept = OK.replace(b"\r\n", b"\r\nConnection: keep-alive\r\n", 1)

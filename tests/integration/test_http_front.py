@@ -214,7 +214,7 @@ class Upload:
             pass
 
 
-@pytest.mark.report("java-tron#6658")
+@pytest.mark.report("J2")
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
 @pytest.mark.parametrize("framing", ["declared", "chunked"])
 def test_an_upload_without_a_key_costs_nothing(server: Server, kind: str, framing: str) -> None:
@@ -256,7 +256,7 @@ def test_a_client_that_only_reads_when_it_can_send_no_more_still_gets_its_answer
         assert [answer.status for answer in parse_answers(read_to_end(peer))] == [401]
 
 
-@pytest.mark.report("java-tron#6658")
+@pytest.mark.report("J2")
 @pytest.mark.parametrize("kind", ["tcp", "unix", "tls"])
 def test_bodies_within_and_beyond_the_limit(server: Server, kind: str) -> None:
     full, close = b"x" * 65536, AUTHORIZED + b"Connection: close\r\n"

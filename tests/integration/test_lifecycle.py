@@ -52,6 +52,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 # -- stop ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.report("B10")
 def test_an_idle_daemon_stops_at_once_although_a_poll_is_held(running: Gateway) -> None:
     running.api.wait_until(lambda: running.api.open_polls == 1)
     began = time.monotonic()
@@ -418,6 +419,7 @@ def test_health_tells_what_telegram_does(
     assert gateway.api.of("deleteWebhook") == []
 
 
+@pytest.mark.report("B3")
 def test_only_a_validated_batch_clears_failures(gateway: Gateway) -> None:
     gateway.api.script("getUpdates", *[hang_up] * 3)
     gateway.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -56,6 +57,7 @@ def verdict(
 
 
 class SettleTests(SynchronousTestCase):
+    @pytest.mark.report("H1", "H10")
     def test_statuses(self) -> None:
         done = Done(slow=False)
         for status, meaning in [
@@ -219,6 +221,7 @@ class ChooseTests(SynchronousTestCase):
     def test_share(self) -> None:
         self.assertEqual([sick_share(n) for n in (1, 2, 3, 4, 256)], [1, 1, 1, 2, 128])
 
+    @pytest.mark.report("H2")
     @given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 30), st.integers(0, 30), st.integers(0, 7))
     def test_no_slot_idles_and_no_class_starves(
         self, healthy: int, sick: int, free: int, share: int, run: int

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -67,11 +68,13 @@ class SentTests(SynchronousTestCase):
         for status in (199, 301, 302, 400, 403, 404, 429, 500, 502):
             self.assertEqual(sent_outcome(status, (), b'{"ok":true,"result":{}}'), Misbehaved())
 
+    @pytest.mark.report("F6")
     def test_no_envelope(self) -> None:
         for body in NO_ENVELOPES:
             for status in (200, 302, 400, 401, 403, 404, 409, 500, 502):
                 self.assertEqual(sent_outcome(status, (), body), Misbehaved(), (status, body))
 
+    @pytest.mark.report("E7", "F6")
     def test_refusals(self) -> None:
         words = "Bad Request: chat not found"
         for status, code in ((400, 400), (403, 403), (200, 400), (500, 403), (400, None), (403, None)):
@@ -85,6 +88,7 @@ class SentTests(SynchronousTestCase):
         self.assertEqual(sent_outcome(400, (), failure("429", "x")), Rejected("x"))
         self.assertEqual(sent_outcome(400, (), failure(404, "x")), Misbehaved())
 
+    @pytest.mark.report("F6")
     def test_description_is_made_harmless(self) -> None:
         outcome = sent_outcome(400, (), failure(400, "a\n\x1b\ud800" + "b" * 300))
         assert isinstance(outcome, Rejected) and outcome.description is not None
@@ -100,6 +104,7 @@ class SentTests(SynchronousTestCase):
             self.assertEqual(outcome, Rejected("x", None))
         self.assertEqual(sent_outcome(400, (), failure(400, "x", [1])), Rejected("x", None))
 
+    @pytest.mark.report("F2")
     def test_rate_limit(self) -> None:
         for body, header, expected in (
             (failure(429, "x", {"retry_after": 7}), (b"9",), 7),
@@ -156,6 +161,7 @@ class RefusedTests(SynchronousTestCase):
         self.assertEqual(self.outcome(429, b"", (b"3",)), RateLimited(3))
         self.assertEqual(self.outcome(429), RateLimited(None))
 
+    @pytest.mark.report("B4")
     def test_the_rest(self) -> None:
         for status, body in (
             (200, b""),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -110,6 +111,7 @@ class StatusTests(SynchronousTestCase):
         for database in troubles:
             self.check("degraded", judged(database=database))
 
+    @pytest.mark.report("B11")
     def test_unavailable_when_it_does_not_pass_by_itself(self) -> None:
         self.check("unavailable", judged(evolve(POLLING, state="suspended", reason="credentials")))
         self.check("unavailable", judged(evolve(POLLING, state="stopped")))

@@ -1,5 +1,6 @@
 """The plan of a batch: replays, resets, marks (contract 5.2, 5.3, 5.4)."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -34,6 +35,7 @@ class PlanTests(SynchronousTestCase):
     def test_a_gap_is_no_problem(self) -> None:
         self.assertEqual(plan(updates(5000), Cursor(10), NONE).cursor, Cursor(5001))
 
+    @pytest.mark.report("A1")
     def test_reset(self) -> None:
         planned = plan(updates(117314200, 117314199), Cursor(727334708, 1), NONE)
         new = tuple(map(Update, (117314199, 117314200)))

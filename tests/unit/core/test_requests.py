@@ -63,6 +63,7 @@ class SendTests(RequestCase):
             self.assertIn(kind, self.refusal(f'{{"chat_id":{spelled},"text":"x"}}'.encode()).message)
         self.assertIn("integer", self.refusal(b'{"chat_id":1,"text":5}').message)
 
+    @pytest.mark.report("E7")
     @pytest.mark.report("FerroxLabs/wayland#934")
     def test_text_is_measured_in_code_points(self) -> None:
         for text in ("\U0001f600" * 4096, "e\u0301" * 2048, "\r\n" * 2048, "\0", " ", "\u200b"):
@@ -72,6 +73,7 @@ class SendTests(RequestCase):
                 parse_send(json.dumps({"chat_id": 1, "text": text}, ensure_ascii=False).encode()).text, text
             )
 
+    @pytest.mark.report("E7")
     @pytest.mark.report("muety/telepush#66")
     def test_text_of_a_wrong_length(self) -> None:
         for text in ("", "a" * 4097, "\U0001f600" * 4097, "\r\n" * 2048 + "a"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -88,6 +89,7 @@ class WaitTests(SynchronousTestCase):
 
 
 class RetryAfterTests(SynchronousTestCase):
+    @pytest.mark.report("H4")
     def test_values(self) -> None:
         for value, seconds in [
             (b"0", 0),
@@ -129,6 +131,7 @@ class RetryAfterTests(SynchronousTestCase):
         ]:
             self.assertEqual(retry_after_seconds([value], NOW), seconds, value[:40])
 
+    @pytest.mark.report("H4")
     def test_a_repeated_field_says_nothing(self) -> None:
         self.assertIsNone(retry_after_seconds([b"7", b"7"], NOW))
         self.assertIsNone(retry_after_seconds([], NOW))

@@ -3,6 +3,7 @@
 import json
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -70,6 +71,7 @@ class EnvelopeTests(SynchronousTestCase):
 
 
 class MalformedTests(SynchronousTestCase):
+    @pytest.mark.report("E4")
     def test_the_id(self) -> None:
         for update_id in (
             "-1",
@@ -93,6 +95,7 @@ class MalformedTests(SynchronousTestCase):
             batch(b'{"update_id":0}', b'{"update_id":9223372036854775807}')[1], Update(2**63 - 1)
         )
 
+    @pytest.mark.report("A6")
     def test_the_message(self) -> None:
         for message in (
             "null",
@@ -133,6 +136,7 @@ class MalformedTests(SynchronousTestCase):
 
 
 class MessageTests(SynchronousTestCase):
+    @pytest.mark.report("E2")
     def test_byte_for_byte(self) -> None:
         for text in (
             b'{"chat":{"id":-9223372036854775808,"type":"x"},"id":9007199254740993,"a":1.0,"b":1e3,"c":-0}',
@@ -158,6 +162,7 @@ class MessageTests(SynchronousTestCase):
         (found,) = batch(b'{"\\u0075pdate_id":5,"mess\\u0061ge":{"chat":{"\\u0069d":7,"type":"x"}}}')
         self.assertIsInstance(found, Update)
 
+    @pytest.mark.report("E2")
     def test_usernames(self) -> None:
         for members, username, odd in (
             ("", None, False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from attrs import define, evolve, field
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -174,6 +175,7 @@ class TurnTests(DispatcherCase):
         self.receiver.posts[1][1].callback(Answered(200))
         self.assertEqual(self.store.calls[1].slots, Slots(3, 1, 0))
 
+    @pytest.mark.report("H2")
     def test_one_that_hangs_is_counted_before_it_ends(self) -> None:
         self.start()
         self.answer(Turn((job(1), job(2))))
@@ -462,6 +464,7 @@ class StopTests(DispatcherCase):
         self.successResultOf(self.dispatcher.stopService())
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
+    @pytest.mark.report("A4")
     def test_attempts_in_flight_end_and_are_written(self) -> None:
         self.start()
         self.answer(Turn((job(1), job(2)), next_due=1001))

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -70,6 +71,7 @@ class BotApiTestCase(SynchronousTestCase):
 
 
 class RequestTests(BotApiTestCase):
+    @pytest.mark.report("B10")
     def test_get_updates(self) -> None:
         outcome = self.polled(Reply(200, (), b'{"ok":true,"result":[{"update_id":7}]}'))
         self.assertEqual(outcome, Batch((Update(7),)))
@@ -86,6 +88,7 @@ class RequestTests(BotApiTestCase):
         self.assertEqual(outcome, WebhookInfo("h.test"))
         self.check_request(self.polling.requests[0], "getWebhookInfo", 10, MIB, {})
 
+    @pytest.mark.report("E8")
     def test_send_message(self) -> None:
         body = b'{"ok":true,"result":{}}'
         text = "a <b> _x *y\r\n😀e\u0301"
@@ -111,6 +114,7 @@ class OutcomeTests(BotApiTestCase):
         ):
             self.assertEqual(outcome, RateLimited(7))
 
+    @pytest.mark.report("C3")
     def test_refusals(self) -> None:
         self.assertEqual(self.polled(Reply(401)), BadCredentials(401))
         self.assertEqual(self.identified(Reply(404)), BadCredentials(404))
@@ -130,6 +134,7 @@ class OutcomeTests(BotApiTestCase):
             for ask in (self.polled, self.identified, self.webhook):
                 self.assertEqual(ask(error), to_poller)
 
+    @pytest.mark.report("F1")
     def test_one_request_each(self) -> None:
         for answer in (Reply(500), Reply(302, ((b"location", b"/x"),)), ConnectionBroken("lost")):
             before = len(self.sending.requests)
@@ -138,15 +143,18 @@ class OutcomeTests(BotApiTestCase):
 
 
 class SecretTests(BotApiTestCase):
+    @pytest.mark.report("D5")
     def test_no_repr_tells_it(self) -> None:
         for told in (repr(self.api), str(self.api), repr(self.api.token)):
             self.assertNotIn(SECRET, told)
 
+    @pytest.mark.report("D1")
     def test_no_outcome_tells_it(self) -> None:
         echo = Reply(500, (), f"no route for /bot{TOKEN.text}/getMe".encode())
         for outcome in (self.sent(echo), self.polled(echo), self.identified(echo), self.webhook(echo)):
             self.assertNotIn(SECRET, repr(outcome))
 
+    @pytest.mark.report("D1")
     def test_no_refusal_tells_it(self) -> None:
         for words in (
             f"no route for /bot{TOKEN.text}/sendMessage",

@@ -2,6 +2,7 @@
 
 from typing import cast
 
+import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import LogEvent, LogLevel, capturedLogs, formatEvent
@@ -105,6 +106,7 @@ class StartTests(PollerTestCase):
         self.assertIsNone(self.poller.status().last_success_at)
         self.assertEqual(self.told(), ["polling for bot 123456, @x_bot"])
 
+    @pytest.mark.report("B3")
     def test_unreachable(self) -> None:
         for seconds in (1, 2, 4):
             self.api.me.pop().callback(NetworkFailure("name not found"))
@@ -183,6 +185,7 @@ class PollTests(PollerTestCase):
         self.assertEqual((status.state, status.last_success_at), ("polling", WALL + 10))
         self.assertEqual(self.told(), [])
 
+    @pytest.mark.report("B11")
     def test_quiet_time_is_monotonic_and_since_the_last_batch(self) -> None:
         self.answer(Batch(), after=30)
         self.clock.advance(12)
@@ -196,6 +199,7 @@ class PollTests(PollerTestCase):
         self.answer(Batch(), after=1)
         self.assertEqual(len(self.api.polls), 1)
 
+    @pytest.mark.report("A1")
     def test_replays_at_once_are_not_stormed(self) -> None:
         self.store.stored = Cursor(10)
         self.answer(Batch((Update(10),)), after=0)
@@ -218,6 +222,7 @@ class PollTests(PollerTestCase):
         self.store.gate.callback(None)
         self.assertEqual((self.api.asked[-1], self.rings), ((6, 100), 1))
 
+    @pytest.mark.report("B6", "B8")
     def test_an_outage(self) -> None:
         for seconds in (1, 2, 4, 8, 16, 32, 60, 60):
             self.answer(UpstreamFailure("HTTP 502 without an envelope"), after=0)
@@ -242,6 +247,7 @@ class PollTests(PollerTestCase):
         self.check_rests(86_400)
         self.assertEqual(self.told(), ["Telegram limits our polls: the next one in 86400 s"])
 
+    @pytest.mark.report("C3")
     def test_credentials_are_asked_about_first(self) -> None:
         for seconds in (60, 120):
             self.answer(BadCredentials(401))
@@ -259,6 +265,7 @@ class PollTests(PollerTestCase):
         self.answer(Batch())
         self.assertEqual(self.told(), ["polling again, after 4 failures in a row"])
 
+    @pytest.mark.report("C1")
     def test_another_poller(self) -> None:
         for seconds in (5, 15, 30, 60, 60):
             self.answer(Conflict(webhook=False))
@@ -266,6 +273,7 @@ class PollTests(PollerTestCase):
             self.check_rests(seconds)
         self.assertEqual((len(self.told(LogLevel.error)), self.api.webhooks), (1, []))
 
+    @pytest.mark.report("C2")
     def test_a_webhook(self) -> None:
         self.answer(Conflict(webhook=True))
         self.api.webhooks.pop().callback(WebhookInfo("hooks.example", 3))
@@ -284,6 +292,7 @@ class PollTests(PollerTestCase):
         self.api.webhooks.pop().callback(NetworkFailure("x"))
         self.assertIn("unknown", self.told()[0])
 
+    @pytest.mark.report("B4")
     def test_a_crash_of_the_api(self) -> None:
         self.clock.advance(10)
         self.api.polls.pop().errback(ValueError("SECRET"))
@@ -412,6 +421,7 @@ class MalformedTests(PollerTestCase):
         self.identify()
         self.told()
 
+    @pytest.mark.report("A5")
     def test_the_batch_is_held(self) -> None:
         for seconds in (1, 2, 4, 8, 16):
             self.answer(self.BAD, after=0)
@@ -431,6 +441,7 @@ class MalformedTests(PollerTestCase):
         self.answer(Batch((Malformed(None, "x"),)))
         self.assertEqual(len(self.told(LogLevel.error)), 3)
 
+    @pytest.mark.report("A5")
     def test_a_mark_ends_the_wait(self) -> None:
         for seconds in (1, 2, 4, 8, 16, 32):
             self.answer(self.BAD, after=0)
@@ -461,6 +472,7 @@ class StopTests(PollerTestCase):
         self.successResultOf(self.service.stopService())
         self.assertEqual((self.api.cancelled, self.told()), (1, []))
 
+    @pytest.mark.report("B10")
     def test_while_a_poll_is_held(self) -> None:
         self.identify()
         self.told()
@@ -474,11 +486,13 @@ class StopTests(PollerTestCase):
         self.successResultOf(self.service.stopService())
         self.assertEqual(self.api.cancelled, 1)
 
+    @pytest.mark.report("B7")
     def test_while_backing_off(self) -> None:
         self.identify()
         self.answer(RateLimited(86_400))
         self.successResultOf(self.service.stopService())
 
+    @pytest.mark.report("A4")
     def test_lets_a_commit_finish(self) -> None:
         self.identify()
         self.store.gate = Deferred()
@@ -521,6 +535,7 @@ class StopTests(PollerTestCase):
         self.assertGreater(self.successResultOf(Deferred.fromCoroutine(self.poller.poll_once())), 0)
         self.assertEqual(self.api.polls, [])
 
+    @pytest.mark.report("B7")
     def test_start_again(self) -> None:
         self.identify()
         self.successResultOf(self.service.stopService())
@@ -529,6 +544,7 @@ class StopTests(PollerTestCase):
         self.assertEqual(len(self.api.polls), 1)
         self.assertEqual(self.poller.status().state, "polling")
 
+    @pytest.mark.report("B7")
     def test_start_again_while_a_commit_is_under_way(self) -> None:
         self.identify()
         self.store.gate = Deferred()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from attrs import evolve
 from OpenSSL import SSL
 from twisted.internet.defer import CancelledError, Deferred
@@ -104,6 +105,7 @@ class Answers(ClientTestCase):
         wire.receive(b"HTTP/1.1 503 x\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n")
         self.assertEqual(self.successResultOf(result), Answered(503, (b"7",)))
 
+    @pytest.mark.report("H1")
     def test_redirects_are_answers(self) -> None:
         result, wire = self.connected()
         wire.receive(b"HTTP/1.1 303 x\r\nLocation: http://other.example/\r\nContent-Length: 0\r\n\r\n")
@@ -118,6 +120,7 @@ class Answers(ClientTestCase):
         self.assertEqual(self.successResultOf(result), Answered(200))
         self.assertClean()
 
+    @pytest.mark.report("H10")
     def test_a_body_cut_short(self) -> None:
         result, wire = self.connected()
         wire.receive(b"HTTP/1.1 200 x\r\nContent-Length: 10\r\n\r\nhel")
@@ -125,6 +128,7 @@ class Answers(ClientTestCase):
         self.assertEqual(self.successResultOf(result), Answered(200))
         self.assertClean()
 
+    @pytest.mark.report("B2")
     def test_a_stalled_body_is_cut_at_the_deadline_and_the_answer_stands(self) -> None:
         for status in (200, 503):
             result, wire = self.connected()
@@ -137,6 +141,7 @@ class Answers(ClientTestCase):
             wire.lose()
             self.assertClean()
 
+    @pytest.mark.report("H10")
     def test_an_oversized_body_is_cut_and_the_answer_stands(self) -> None:
         result, wire = self.connected()
         wire.receive(b"HTTP/1.1 200 x\r\n\r\n" + b"b" * 65537)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectBindError, ConnectError, NoRouteError, TimeoutError
 from twisted.internet.interfaces import IConnector
@@ -67,6 +68,7 @@ class RaceTests(SynchronousTestCase):
         self.successResultOf(result)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
+    @pytest.mark.report("J4")
     def test_a_silent_address_is_not_waited_for(self) -> None:
         result = self.race(V6, V4)
         self.clock.advance(STEP - 0.01)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable
 
+import pytest
 from OpenSSL import SSL
 from twisted.internet import error as neterror
 from twisted.internet.address import IPv4Address
@@ -157,6 +158,7 @@ class RequestTests(ExchangeTestCase):
         peer.says(head.encode() + bomb)
         self.assertEqual(self.successResultOf(asked).body, bomb)
 
+    @pytest.mark.report("D3")
     def test_nothing_is_logged(self) -> None:
         with capturedLogs() as events:
             asked, peer = self.ask(), self.connect()
@@ -257,12 +259,14 @@ class DeadlineTests(ExchangeTestCase):
         self.assertNoResult(asked)
         self.reactor.advance(0.2)
 
+    @pytest.mark.report("B1")
     def test_while_waiting_for_the_head(self) -> None:
         asked, peer = self.ask(), self.connect()
         self.late(asked)
         self.check_failure(asked, DeadlinePassed, "no answer in 10 s")
         self.assertTrue(peer.is_aborted)
 
+    @pytest.mark.report("B2")
     def test_while_the_body_drips(self) -> None:
         asked, peer = self.ask(), self.connect()
         peer.says(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
@@ -382,6 +386,7 @@ class KeptConnectionTests(ExchangeTestCase):
         self.assertTrue(peer.is_aborted)
         self.check_nothing_left()
 
+    @pytest.mark.report("B6", "F1")
     def test_a_stale_one_costs_the_request_and_is_not_tried_again(self) -> None:
         asked, peer = self.ask(), self.connect()
         peer.says(KEPT)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
+import pytest
 from attrs import define, field
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import CancelledError, Deferred
@@ -184,6 +185,7 @@ class Bounds(ResolverTestCase):
         self.assertEqual(self.pool.hosts[-1], "last.example")
         self.assertNotIn("dropped.example", self.resolver._current)
 
+    @pytest.mark.report("H16")
     def test_names_that_hung_get_half_of_the_threads(self) -> None:
         hanging = [self.resolve(f"{n}.hanging") for n in range(4)]
         for result in hanging:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from attrs import define, field
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
@@ -170,6 +171,7 @@ class DatabaseTests(SynchronousTestCase):
         self.clock.advance(0)
         self.assertEqual(self.service.state(), "ok")
 
+    @pytest.mark.report("I4")
     def test_a_full_disk_is_full_until_there_is_room(self) -> None:
         self.room(ROOM - 1)
         self.lose(StoreFull)

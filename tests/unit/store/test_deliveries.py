@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -163,6 +164,7 @@ class RetryTests(QueueCase):
         (dead,) = self.bury(lane, 1)
         self.assertEqual(self.retry(dead, dead), 1)
 
+    @pytest.mark.report("H9")
     def test_all(self) -> None:
         one, two = self.queue.subscribe(chat_id=1), self.queue.subscribe(chat_id=2)
         self.queue.ingest(1, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -173,6 +174,7 @@ class BatchTests(IngestionCase):
 
 
 class ResetTests(IngestionCase):
+    @pytest.mark.report("A1")
     def test_a_reset_raises_the_epoch_and_doubles_nothing(self) -> None:
         lane = subscribe(self.connection, self.owner, 5)
         self.accept(text(5000, 5))
@@ -233,6 +235,7 @@ class SkipTests(IngestionCase):
         assert isinstance(error, MalformedUpdate)
         self.assertEqual(error.update_id, 2)
 
+    @pytest.mark.report("A5")
     def test_a_marked_one_is_passed_over_and_its_mark_goes(self) -> None:
         self.mark(2)
         self.mark(2)
@@ -262,11 +265,13 @@ class SkipTests(IngestionCase):
 
 
 class UsernameTests(IngestionCase):
+    @pytest.mark.report("G2")
     def test_swaps_within_a_batch(self) -> None:
         self.accept(private(1, 1, "alice"), private(2, 2, "bob"))
         self.accept(private(3, 1, "bob"), private(4, 2, "alice"))
         self.assertEqual(self.names(), {"alice": 2, "bob": 1})
 
+    @pytest.mark.report("G3")
     def test_the_latest_wins_and_a_missing_one_removes(self) -> None:
         self.accept(private(1, 1, "alice"))
         self.accept(private(2, 9, "alice"))
@@ -324,6 +329,7 @@ class MigrationTests(IngestionCase):
         rows = self.connection.execute("SELECT id, chat_id, retired FROM subscriptions")
         return {row[0]: (row[1], row[2]) for row in rows}
 
+    @pytest.mark.report("F5")
     def test_the_old_chat_gets_the_message_and_moves(self) -> None:
         lane = subscribe(self.connection, self.owner, self.OLD)
         ingested = self.accept(moved_to(1, self.OLD, self.NEW), text(2, self.NEW))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.delivery import Again, Done
@@ -23,6 +24,7 @@ class RecoveryTests(SynchronousTestCase):
     def test_an_empty_queue(self) -> None:
         self.assertEqual(self.recover(), Recovered())
 
+    @pytest.mark.report("H5")
     def test_jobs_in_flight_go_again_at_once_and_keep_their_attempts(self) -> None:
         self.queue.subscribe()
         self.queue.subscribe()
@@ -44,6 +46,7 @@ class RecoveryTests(SynchronousTestCase):
         self.recover()
         self.assertEqual([self.queue.lane(lane)[2:] for lane in (suspect, other)], [(1, 0), (0, 0)])
 
+    @pytest.mark.report("H5")
     def test_attempts_are_never_exceeded(self) -> None:
         lane = self.queue.subscribe()
         self.queue.ingest(count=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.delivery import Again, Claimed, Dead, Done, Verdict
@@ -196,6 +197,7 @@ class ClaimTests(TurnCase):
 
 
 class HealthTests(TurnCase):
+    @pytest.mark.report("H2")
     def test_sick_lanes_keep_to_their_share(self) -> None:
         sick = [self.queue.subscribe(chat_id=1) for _ in range(6)]
         self.queue.execute("UPDATE lanes SET sick = 1")
@@ -345,12 +347,14 @@ class DeadShareTests(TurnCase):
     def dead(self) -> list[tuple[int, int]]:
         return [(job.subscription_id, job.update_id) for job in deliveries.dead_jobs(self.queue.cursor)]
 
+    @pytest.mark.report("H8")
     def test_the_oldest_of_a_key_go_first(self) -> None:
         self.queue.rules = QueueRules(attempts=3, max_dead_per_key=3)
         self.bury(2, 2, chat_id=2)
         self.assertEqual(self.bury(1, 5, chat_id=1), [0, 0, 0, 1, 1])
         self.assertEqual(self.dead(), [(1, 1), (1, 2), (2, 5), (2, 6), (2, 7)])
 
+    @pytest.mark.report("H8")
     def test_a_quarter_of_the_queue_in_all(self) -> None:
         self.queue.rules = QueueRules(attempts=3, max_jobs=19)
         self.bury(2, 3, chat_id=2)

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import pytest
 from attrs import define, field
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
@@ -102,6 +103,7 @@ class GroupTests(WriterCase):
         self.assertEqual(self.rows(), [1])
         self.assertEqual(self.lender.waiting, [])
 
+    @pytest.mark.report("I1")
     def test_what_came_meanwhile_goes_together_urgent_first(self) -> None:
         self.insert(1)
         results = [self.insert(2), self.insert(3, urgent=True), self.insert(4), self.insert(5, urgent=True)]
@@ -326,6 +328,7 @@ class PatienceTests(WriterCase):
         self.lender.step()
         self.successResultOf(result)
 
+    @pytest.mark.report("I2")
     def test_a_held_lock_for_real(self) -> None:
         path = temporary_directory(self) / "a.db"
         path.touch()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,6 +59,7 @@ class JudgingTests(SynchronousTestCase):
         peer.channel.resumeProducing()
         self.assertEqual(peer.transport.producerState, "paused")
 
+    @pytest.mark.report("J2")
     def test_refuses_an_upload_before_its_body_and_is_deaf_from_then_on(self) -> None:
         for head in (HUGE_HEAD, CHUNKED_HEAD):
             peer = self.front.call(head + b"5\r\nhello\r\n")
@@ -100,6 +102,7 @@ class JudgingTests(SynchronousTestCase):
             self.assertEqual(peer.statuses, [])
             self.assertEqual(self.front.handler.served[served][1], BIG)
 
+    @pytest.mark.report("J2")
     def test_declared_and_chunked_bodies_beyond_it(self) -> None:
         for request in (post(BIG + b"x"), chunked(BIG, b"x"), chunked(BIG + b"x"), chunked(*[BIG] * 4)):
             peer = self.front.call(request)

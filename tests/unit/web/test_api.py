@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from twisted.internet.defer import Deferred
 
 from telegrammer.core.health import IngestionStatus
@@ -25,6 +26,7 @@ class SendTests(ApiCase):
         self.assertEqual(self.usernames.asked, ["ann"])
         self.assertEqual(self.telegram.sends, [(77, "x")])
 
+    @pytest.mark.report("G1")
     def test_to_a_username_nobody_has(self) -> None:
         self.usernames.answer.callback(None)
         self.refused(

@@ -150,6 +150,7 @@ class SendTests(SynchronousTestCase):
         bare = error_of(responses.from_send(telegram.Rejected()))
         self.assertEqual(set(bare), {"code", "message"})
 
+    @pytest.mark.report("F2")
     def test_a_rate_limit_says_how_long(self) -> None:
         limited = responses.from_send(telegram.RateLimited(7))
         self.assertEqual(dict(limited.headers)[b"Retry-After"], b"7")

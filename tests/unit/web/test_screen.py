@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
@@ -119,6 +120,7 @@ class ScreenTests(SynchronousTestCase):
             self.assertEqual(refusal.response.status, 405)
             self.assertIn((b"Allow", allow), refusal.response.headers)
 
+    @pytest.mark.report("E4")
     def test_a_number_of_absurd_length_in_the_path(self) -> None:
         screen = Screen(Map([Rule("/n/<int:number>", methods=["POST"], endpoint="n")]), self.keys, self.clock)
         verdict = self.successResultOf(
