@@ -10,6 +10,12 @@ from typing import Any
 import pytest
 import pytest_twisted
 from attrs import define, field
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
+from twisted.internet.interfaces import IListeningPort
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.python.failure import Failure
+
 from telegrammer.config import Token
 from telegrammer.core.exchange import (
     BadReply,
@@ -25,12 +31,6 @@ from telegrammer.ingest.bot_api import BotApi
 from telegrammer.outbound.exchange import Exchange, api_exchange
 from telegrammer.outbound.resolver import ThreadedResolver, reactor_with_resolver
 from telegrammer.outbound.tls import policy_for_https
-from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
-from twisted.internet.interfaces import IListeningPort
-from twisted.internet.protocol import Factory, Protocol, connectionDone
-from twisted.protocols.tls import TLSMemoryBIOFactory
-from twisted.python.failure import Failure
-
 from tests.integration.conftest import bounded
 from tests.support.certificates import Authority, Server
 
