@@ -1,12 +1,16 @@
 """Reading JSON with positions: the same language as json.loads, whatever the depth."""
 
 import json
+import sys
+from types import FrameType
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from telegrammer.core import jsontext
 from telegrammer.core.jsontext import UNREAD, NotJson, read_array, read_object, read_value
 
 DEEP = 100_000
@@ -22,6 +26,49 @@ spaces = st.text(alphabet=" \t\r\n", max_size=3)
 def too_much(value: str) -> str:
     """``value`` beside an integer that ``int`` refuses: only the patient scanner gets through."""
     return "[" + "1" * 5000 + "," + value + "]"
+
+
+tokens = st.sampled_from(
+    [
+        "[",
+        "]",
+        "{",
+        "}",
+        '{"a":',
+        '{"}\\n":',
+        ',"]":',
+        ":",
+        ",",
+        "1",
+        "e5",
+        '"["',
+        '"\\""',
+        "[ ]",
+        "{}",
+        " ",
+        "[1,",
+        ",2]",
+    ]
+)
+
+
+def calls_to_read(text: str) -> int:
+    """How many calls, of Python or of C, it takes to read a value."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        read_value(text, 0)
+    except NotJson:
+        pass
+    finally:
+        sys.setprofile(before)
+    return calls
 
 
 class ReadValueTests(SynchronousTestCase):
@@ -53,10 +100,69 @@ class ReadValueTests(SynchronousTestCase):
         if text.strip():
             self.assertEqual(refuses(too_much(text)), bad)
 
+    @given(st.lists(tokens, max_size=12), st.sampled_from([1, 2, 1000]))
+    def test_the_patient_scanner_knows_the_grammar(self, parts: list[str], patience: int) -> None:
+        self.patch(jsontext, "_PATIENCE", patience)
+        text = "".join(["0,", *parts])
+        try:
+            json.loads("[" + text + "]")
+            valid = True
+        except ValueError:
+            valid = False
+        long = too_much(text)
+        try:
+            self.assertEqual(read_value(long + "]}", 0) == (UNREAD, len(long)), valid)
+        except NotJson:
+            self.assertFalse(valid)
+
+    @pytest.mark.report("E3")
     def test_depth_is_no_obstacle(self) -> None:
         for opening, closing in (("[", "]"), ('{"a":', "}"), ('[1,{"b":', "}]")):
             text = opening * DEEP + "1" + closing * DEEP
             self.assertEqual(read_value(text + "]", 0), (UNREAD, len(text)))
+
+    def test_depth_with_items_around(self) -> None:
+        for opening, closing in (
+            ("[0,", ',"]",{}]'),
+            ("[[ ],", " ,[]  ]"),
+            ('{"}":"[","\\n":', ',"{":{ }}'),
+            ('[{"[":[],"b" : ', ' ,"c":"}"}, 2]'),
+            ('{"a":1,"\\"":', ',"\\"":2}'),
+        ):
+            text = opening * DEEP + "1" + closing * DEEP
+            self.assertEqual(read_value(text + "]}", 0), (UNREAD, len(text)))
+
+    def test_depth_beside_width(self) -> None:
+        for item in ("1", "[]", "[[1]]", '"\\n"', '{"a":{"b":[1,2]}}'):
+            wide = ",".join([item] * 5000)
+            text = "[" * DEEP + wide + "]" * DEEP
+            self.assertEqual(read_value(text + ",", 0), (UNREAD, len(text)))
+            wide = ",".join(['"\\n":' + item] * 5000)
+            text = '{"a":' * DEEP + "{" + wide + "}" * (DEEP + 1)
+            self.assertEqual(read_value(text + ",", 0), (UNREAD, len(text)))
+
+    def test_brackets_have_to_match(self) -> None:
+        for opening, closing in (("[", "}"), ('{"a":', "]"), ('[{"a":', "]}")):
+            for outer in (1, DEEP):
+                text = "[" * outer + opening * DEEP + "1" + closing * DEEP + "]" * outer
+                self.assertRaises(NotJson, read_value, text, 0)
+
+    def test_width_that_goes_wrong(self) -> None:
+        for wrong in ("0", "e5", '"a":1', ",", "", ",}", "}"):
+            text = "[" * DEEP + ",".join(["[1]"] * 999) + wrong + "]" * (DEEP - (wrong == ""))
+            self.assertRaises(NotJson, read_value, text, 0)
+
+    def test_depth_takes_few_steps(self) -> None:
+        # What a hostile body of 16 MiB costs must not add up to seconds.
+        for opening, closing in (("[", "]"), ('{"a":', "}"), ('[1,{"b":', ',"c":2},3]')):
+            for closings in (DEEP, 0):
+                text = opening * DEEP + "1" + closing * closings
+                self.assertLess(calls_to_read(text), DEEP / 2, text[:10])
+
+    def test_width_within_depth_takes_few_steps(self) -> None:
+        for item in ("1,", "[],", "[[1]],", '"\\n",', '{"a":{"b":[1,2]}},'):
+            text = "[" * 5000 + item * DEEP + "1" + "]" * 5000
+            self.assertLess(calls_to_read(text), DEEP / 2, item)
 
     def test_depth_without_an_end(self) -> None:
         for text in ("[" * DEEP, '{"a":' * DEEP, "[" * DEEP + "]" * (DEEP - 1)):
