@@ -39,14 +39,12 @@ from telegrammer.web.responses import (
     BODY_TOO_LARGE,
     INTERNAL_ERROR,
     OVERLOADED,
+    REQUEST_TIMEOUT,
     Response,
-    problem,
 )
 from telegrammer.web.screen import Head, Refusal, Verdict
 
 twisted_names.check()
-
-REQUEST_TIMEOUT = problem(408, "REQUEST_TIMEOUT", "the request did not arrive in time")
 
 _FRAMING = 8
 """A chunked body in chunks of one byte takes six bytes for each; more than this is a waste of our time."""
