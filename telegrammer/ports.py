@@ -98,10 +98,6 @@ class Usernames(Protocol):
 
 
 class Ingestion(Protocol):
-    def binding(self) -> Awaitable[int | None]:
-        """The id of the bot this database belongs to, or None."""
-        ...
-
     def bind(self, bot_id: int) -> Awaitable[None]:
         """
         Bind the database to the bot, once and for good.

@@ -181,9 +181,6 @@ class SqlIngestion:
     max_jobs: int
     now: Now
 
-    def binding(self) -> Deferred[int | None]:
-        return self.database.read(binding, pool="workers")
-
     def bind(self, bot_id: int) -> Deferred[None]:
         return self.database.write(bind, bot_id)
 

@@ -73,9 +73,6 @@ class FakeIngestion:
     """While set, a batch waits for it before it is committed."""
     committed: list[int] = field(factory=list)
 
-    async def binding(self) -> int | None:
-        return self.bot_id
-
     async def bind(self, bot_id: int) -> None:
         self._raise()
         if self.bot_id not in (None, bot_id):

@@ -403,12 +403,12 @@ class MigrationTests(IngestionCase):
 
 class BindingTests(IngestionCase):
     def test_bound_once_and_for_good(self) -> None:
-        self.assertIsNone(self.successResultOf(self.port.binding()))
+        self.assertIsNone(ingestion.binding(self.connection.cursor()))
         self.successResultOf(self.port.bind(42))
         self.successResultOf(self.port.bind(42))
         error = self.failureResultOf(self.port.bind(43), WrongBot).value
         self.assertEqual((error.bound, error.found), (42, 43))
-        self.assertEqual(self.successResultOf(self.port.binding()), 42)
+        self.assertEqual(ingestion.binding(self.connection.cursor()), 42)
 
 
 class AnythingTests(IngestionCase):
