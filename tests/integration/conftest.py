@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -15,6 +17,48 @@ from tests.support.bounded import bounded
 from tests.support.gateway import Gateway, gateway
 
 __all__ = ["bounded"]
+
+LONGEST = 120
+"""Seconds that a test may take, and its fixtures each way; none comes near it."""
+
+
+@contextmanager
+def watchdog(what: str) -> Iterator[None]:
+    """
+    Fail what hangs, with the place where it does.
+
+    For what blocks; an ``async def`` test is ended by `bounded`.  Behind both, pytest's
+    ``faulthandler_exit_on_timeout`` ends a process that does not even get to a signal.
+    """
+
+    def bite(number: int, frame: FrameType | None) -> None:
+        pytest.fail(f"{what} took more than {LONGEST} s")
+
+    before = signal.signal(signal.SIGALRM, bite)
+    signal.alarm(LONGEST)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    with watchdog("the setup"):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    with watchdog("the test"):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    with watchdog("the teardown"):
+        return (yield)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -288,9 +288,9 @@ async def test_an_idle_connection_is_closed_soon(bench: Bench) -> None:
 @bounded(20)
 async def test_silence_ends_at_the_deadline(bench: Bench) -> None:
     receiver = bench.receiver(lambda peer, request: None)
-    client = bench.client(CallbackLimits(total=0.3))
+    client = bench.client(CallbackLimits(total=0.6))
     url = f"http://127.0.0.1:{receiver.port}/"
-    assert await client.post(job(url)) == Unanswered("timeout after 0.3 s")
+    assert await client.post(job(url)) == Unanswered("timeout after 0.6 s")
     for status in (200, 503):
         receiver.respond = answering(b"HTTP/1.1 %d x\r\nContent-Length: 10\r\n\r\nabc" % status)
         assert await client.post(job(url)) == Answered(status)
@@ -439,8 +439,8 @@ async def test_an_agent_with_the_same_names_and_trust(bench: Bench) -> None:
 async def test_peers_that_do_not_speak_tls(bench: Bench) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"https://127.0.0.1:{listener.getsockname()[1]}/"
-        silent = await bench.client(CallbackLimits(total=0.3)).post(job(url))
-        assert silent == Unanswered("timeout after 0.3 s")
+        silent = await bench.client(CallbackLimits(total=0.6)).post(job(url))
+        assert silent == Unanswered("timeout after 0.6 s")
         peer, _ = listener.accept()
         peer.close()
         for first_words in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b""):
@@ -481,14 +481,14 @@ async def test_hanging_names_delay_nobody(bench: Bench) -> None:
             released.wait(15)
         return [(None, None, 0, "", ("127.0.0.1", 0))]
 
-    client = bench.client(CallbackLimits(total=1.0), getaddrinfo=hanging)
+    client = bench.client(CallbackLimits(total=2.0), getaddrinfo=hanging)
     try:
         stuck = [client.post(job(f"http://hanging{n}.example:{receiver.port}/")) for n in range(40)]
         for n in range(5):
             assert await client.post(job(f"http://healthy{n}.example:{receiver.port}/")) == Answered(200)
         assert not any(result.called for result in stuck)
         for result in stuck:
-            assert await result == Unanswered("timeout after 1 s")
+            assert await result == Unanswered("timeout after 2 s")
     finally:
         released.set()
 

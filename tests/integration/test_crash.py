@@ -126,7 +126,9 @@ def test_killed_again_and_again_under_load(running: Gateway) -> None:
         receiver.wait_for(done + 90)
         running.daemon.kill()
         running.daemon.start()
-    api.wait_until(lambda: len({callback.delivery_id for callback in receiver.arrived}) == 3 * len(bodies))
+    receiver.wait_until(
+        lambda: len({callback.delivery_id for callback in receiver.arrived}) == 3 * len(bodies)
+    )
     repeated: list[str] = []
     for path in paths:
         repeated += in_order(receiver.on(path), bodies)

@@ -103,14 +103,10 @@ def test_the_transcript(temporary: Path) -> None:
     demo.assert_nothing_is_left()
 
 
-def test_settings_of_the_machine_do_not_reach_it(temporary: Path) -> None:
+def test_settings_of_the_machine_and_a_terminal_that_shows_only_ascii(temporary: Path) -> None:
+    """The ones do not reach it, the other does."""
     wrong = {"TELEGRAMMER_MAX_JOBS": "nonsense", "TELEGRAMMER_DB": "/nowhere", "STATE_DIRECTORY": "/nowhere"}
-    demo = start(temporary, **wrong)
-    assert demo.wait() == 0, demo.output.text
-
-
-def test_a_terminal_that_shows_only_ascii(temporary: Path) -> None:
-    demo = start(temporary, PYTHONIOENCODING="ascii")
+    demo = start(temporary, PYTHONIOENCODING="ascii", **wrong)
     assert demo.wait() == 0, demo.output.text
     assert r'"Hello, gateway! \U0001f44b"' in demo.output.text
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -61,30 +61,34 @@ def test_a_signal_stops_in_good_order_and_a_second_changes_nothing(
         assert "Unhandled" not in output.text
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "arguments"),
-    [
+def test_beyond_the_budget_it_ends_all_the_same(tmp_path: Path) -> None:
+    """All at once: each takes its budget of 1 s and 2 s more."""
+    cases = [
         ("never", ("serve",)),
         ("never", TWISTD),
         ("stuck", ("serve",)),
         ("stuck", TWISTD),
         # twistd signals itself in the end, which no thread survives.
         ("thread", ("serve",)),
-    ],
-)
-def test_beyond_the_budget_it_ends_all_the_same(
-    tmp_path: Path, behaviour: str, arguments: tuple[str, ...]
-) -> None:
-    with door(tmp_path, behaviour, *arguments, "--shutdown-timeout", "1s") as (process, output):
-        output.wait_for("stub: ready")
+    ]
+    with ExitStack() as stack:
+        doors = []
+        for number, (behaviour, arguments) in enumerate(cases):
+            (home := tmp_path / str(number)).mkdir()
+            more = (*arguments, "--shutdown-timeout", "1s")
+            doors.append(stack.enter_context(door(home, behaviour, *more)))
+        for _, output in doors:
+            output.wait_for("stub: ready")
         began = time.monotonic()
-        process.terminate()
-        status = process.wait(PATIENCE)
-        output.finish()
-        assert 2.5 < time.monotonic() - began < 10
-        assert status == (0 if arguments == ("serve",) else 128 + signal.SIGTERM)
-        assert "did not end in time" in output.text
-        assert ("stub-thread" in output.text) == (behaviour == "thread")
+        for process, _ in doors:
+            process.terminate()
+        for (behaviour, arguments), (process, output) in zip(cases, doors, strict=True):
+            status = process.wait(PATIENCE)
+            output.finish()
+            assert 2.5 < time.monotonic() - began < 10
+            assert status == (0 if arguments == ("serve",) else 128 + signal.SIGTERM), output.text
+            assert "did not end in time" in output.text
+            assert ("stub-thread" in output.text) == (behaviour == "thread")
 
 
 @pytest.mark.parametrize(
@@ -95,17 +99,21 @@ def test_beyond_the_budget_it_ends_all_the_same(
         ("refused-with-thread", "cannot start: refused with a thread"),
     ],
 )
-@pytest.mark.parametrize("arguments", [("serve",), TWISTD])
-def test_a_refused_start_is_one_line_and_status_1(
-    tmp_path: Path, behaviour: str, line: str, arguments: tuple[str, ...]
-) -> None:
-    with door(tmp_path, behaviour, *arguments) as (process, output):
-        began = time.monotonic()
-        assert process.wait(PATIENCE) == 1
-        output.finish()
-        assert time.monotonic() - began < 5
-        assert [said.endswith(line) for said in output.lines].count(True) == 1
-        assert "Traceback" not in output.text
+def test_a_refused_start_is_one_line_and_status_1(tmp_path: Path, behaviour: str, line: str) -> None:
+    """Within 5 s by contract 1.3, of which a thread that hangs takes 2; and slack for a busy machine."""
+    (tmp_path / "serve").mkdir()
+    (tmp_path / "twistd").mkdir()
+    began = time.monotonic()
+    with (
+        door(tmp_path / "serve", behaviour, "serve") as serve,
+        door(tmp_path / "twistd", behaviour, *TWISTD) as twistd,
+    ):
+        for process, output in (serve, twistd):
+            assert process.wait(PATIENCE) == 1
+            output.finish()
+            assert time.monotonic() - began < 8
+            assert [said.endswith(line) for said in output.lines].count(True) == 1
+            assert "Traceback" not in output.text
 
 
 def test_the_pid_file_of_a_refused_start_goes(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import time
@@ -29,10 +30,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         assert MARKER not in three.daemon.output.text, "a callback's query is in the output"
 
 
+_chats = itertools.count(5000)
+
+
 @pytest.fixture
-def chat(shared: Gateway) -> int:
+def chat() -> int:
     """A chat of the test's own."""
-    return 5000 + len(shared.api.calls)
+    return next(_chats)
 
 
 # -- Telegram to the callback -------------------------------------------------------------------------
@@ -89,8 +93,11 @@ def test_every_accepted_url_is_called_as_registered(shared: Gateway, chat: int) 
         assert {callback.body for callback in callbacks + over_ipv6.arrived} == {body}
 
 
-def test_a_lane_keeps_its_order_and_holds_up_no_other(running: Gateway) -> None:
+def test_a_lane_keeps_its_order_and_holds_up_no_other(gateway: Gateway) -> None:
     """The first message of one lane fails twice: its successors wait, the other lane does not."""
+    running = gateway
+    running.daemon.arguments = ("--retry-schedule", "1s,1s")
+    running.start()
     fails = [503, 500]
 
     def policy(callback: Callback) -> int:
@@ -127,11 +134,16 @@ def test_more_than_one_batch(running: Gateway) -> None:
     assert running.api.most_open_polls == 1
 
 
+def nothing_is_due(three: Gateway) -> bool:
+    queue = three.daemon.health()["queue"]
+    return (queue["pending"], queue["in_flight"]) == (0, 0)
+
+
 def test_what_the_receivers_answers_mean(running: Gateway) -> None:
     """2xx is done, whatever follows; redirects and other 4xx are final; 408, 429 and 5xx come again."""
     answers: dict[str, Any] = {
         "/204": 204,
-        "/cut": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\ncut",
+        "/cut": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\ncut",
         "/302": response(302, b"", f"Location: {running.receiver.url}/elsewhere"),
         "/404": 404,
         "/408": 408,
@@ -152,12 +164,12 @@ def test_what_the_receivers_answers_mean(running: Gateway) -> None:
     running.api.message(CHAT, "hello")
     running.receiver.wait_for(len(answers) + 3)
     assert time.monotonic() - began["/429"] > 1.9, "Retry-After is not waited for"
+    eventually(lambda: nothing_is_due(running))
     counts = {path: len(running.receiver.on(path)) for path in (*answers, "/elsewhere")}
     assert counts == {
         **{"/204": 1, "/cut": 1, "/302": 1, "/404": 1},
         **{"/408": 2, "/429": 2, "/500": 2, "/elsewhere": 0},
     }
-    eventually(lambda: running.daemon.health()["queue"]["pending"] == 0)
     dead = json.loads(running.daemon.run("list-failed-deliveries", "--json").stdout)["deliveries"]
     refused, redirected = sorted(job["reason"] for job in dead)
     assert refused == "HTTP 404"
@@ -355,7 +367,7 @@ def test_a_caller_who_hangs_up_does_not_cancel_the_send(shared: Gateway) -> None
         ("GET", "/send", None, None, 405, "METHOD_NOT_ALLOWED"),
         ("POST", "/health", "", None, 405, "METHOD_NOT_ALLOWED"),
         ("GET", "/health", "", None, 401, "UNAUTHORIZED"),
-        ("GET", "/health", "0" * 64, None, 401, "UNAUTHORIZED"),
+        ("GET", "/subscriptions", "0" * 64, None, 401, "UNAUTHORIZED"),
         ("POST", "/send", None, b"x" * 65_537, 413, "BODY_TOO_LARGE"),
         ("POST", "/send", None, b"[" * 20_000, 400, "INVALID_REQUEST"),
         ("POST", "/send", None, b'{"chat_id":1e3,"text":"x"}', 400, "INVALID_REQUEST"),

@@ -251,8 +251,8 @@ def test_exec_start_as_a_user_without_rights(service: Service) -> None:
     key = service.command("add-key", "test")
     with service.started() as process:
         assert service.notifications.recv(4096) == b"READY=1"
-        assert service.ask("/health", "0" * 64) == 401
-        assert service.ask("/health", key) == 200
+        assert service.ask("/subscriptions", "0" * 64) == 401
+        assert service.ask("/subscriptions", key) == 200
         assert [service.notifications.recv(4096) for _ in range(3)] == [b"WATCHDOG=1"] * 3
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0

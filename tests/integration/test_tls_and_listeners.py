@@ -117,9 +117,9 @@ def test_a_unix_socket(gateway: Gateway, tmp_path: Path, program: tuple[str, ...
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.settimeout(20)
         connection.sock.connect(str(path))
-        connection.request("GET", "/health", headers={"Authorization": f"Bearer {gateway.daemon.key}"})
-        report = json.loads(connection.getresponse().read())
-    assert report["ok"] is True
+        connection.request("GET", "/subscriptions", headers={"Authorization": f"Bearer {gateway.daemon.key}"})
+        answer = json.loads(connection.getresponse().read())
+    assert answer == {"ok": True, "subscriptions": []}
     gateway.daemon.stop()
     assert not path.exists()
 
@@ -145,7 +145,7 @@ def test_our_own_tls(gateway: Gateway, authority: Authority, tmp_path: Path) -> 
         context.wrap_socket(plain, server_hostname="127.0.0.1") as wire,
     ):
         assert wire.selected_alpn_protocol() == "http/1.1"
-        head = f"GET /health HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {gateway.daemon.key}\r\n"
+        head = f"GET /subscriptions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {gateway.daemon.key}\r\n"
         wire.sendall(f"{head}Connection: close\r\n\r\n".encode())
         answer = b"".join(iter(lambda: wire.recv(65536), b""))
     assert answer.startswith(b"HTTP/1.1 200 ")

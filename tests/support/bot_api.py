@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 from attrs import frozen
 
 from telegrammer.demo.update_queue import UpdateQueue
-from tests.support.daemon import TOKEN
+from tests.support.daemon import PATIENCE, TOKEN
 from tests.support.http_server import HttpServer, Request, has_left, response
 
 JSON = "Content-Type: application/json"
@@ -101,7 +101,7 @@ class BotApi(HttpServer):
         with self.changed:
             return [call for call in self.calls if call.method == method]
 
-    def wait_for_calls(self, method: str, count: int, seconds: float = 20.0) -> list[Call]:
+    def wait_for_calls(self, method: str, count: int, seconds: float = PATIENCE) -> list[Call]:
         """Wait until so many calls of ``method`` have arrived."""
         self.wait_until(lambda: sum(call.method == method for call in self.calls) >= count, seconds)
         return self.of(method)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -28,7 +30,7 @@ class Gateway:
 
     def start(self) -> None:
         if not self.daemon.key:
-            self.daemon.add_key()
+            self.daemon.adopt(*_database_with_a_key())
         self.daemon.start()
 
     def subscribe(self, path: str = "/hook", chat_id: int = CHAT) -> int:
@@ -49,6 +51,16 @@ class Gateway:
                 yield
             finally:
                 connection.execute("ROLLBACK")
+
+
+@functools.cache
+def _database_with_a_key() -> tuple[bytes, str]:
+    """What ``add-key test`` leaves behind; made once, for each process that is started takes its time."""
+    with tempfile.TemporaryDirectory() as directory:
+        maker = Daemon(Path(directory), "")
+        key = maker.add_key()
+        (file,) = Path(directory).iterdir()
+        return file.read_bytes(), key
 
 
 @contextmanager

@@ -7,11 +7,14 @@ import select
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
 from attrs import frozen
+
+from tests.support.daemon import PATIENCE
 
 
 @frozen
@@ -74,10 +77,18 @@ class HttpServer:
         """Answer on ``wire``; False closes the connection."""
         raise NotImplementedError
 
-    def wait_until(self, condition: Callable[[], bool], seconds: float = 20.0) -> None:
-        """Wait until ``condition()`` holds; it is looked at on each change."""
+    def wait_until(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+        """
+        Wait until ``condition()`` holds.
+
+        It is looked at on each change, and now and then: it may be about more than this server.
+        """
+        until = time.monotonic() + seconds
         with self.changed:
-            assert self.changed.wait_for(condition, seconds), "what the test waits for did not happen"
+            while not condition():
+                left = until - time.monotonic()
+                assert left > 0, "what the test waits for did not happen"
+                self.changed.wait(min(left, 0.05))
 
     def close(self) -> None:
         """Close every socket and wait for the threads."""

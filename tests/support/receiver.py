@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from attrs import define, field
 
+from tests.support.daemon import PATIENCE
 from tests.support.http_server import HttpServer, Request, response
 
 
@@ -28,7 +29,7 @@ class Callback:
         """Answer it, and return when the kernel has every byte of the answer."""
         self._answer = response(status, b"", *fields)
         self._answered.set()
-        assert self._flushed.wait(20), "the answer could not be written"
+        assert self._flushed.wait(PATIENCE), "the answer could not be written"
 
     @property
     def as_job(self) -> tuple[str, bytes]:
@@ -53,7 +54,7 @@ class CallbackReceiver(HttpServer):
         self.arrived: list[Callback] = []
         super().__init__(host, tls)
 
-    def wait_for(self, count: int, seconds: float = 20.0, path: str | None = None) -> list[Callback]:
+    def wait_for(self, count: int, seconds: float = PATIENCE, path: str | None = None) -> list[Callback]:
         """Wait until so many callbacks have arrived (on ``path``); all of them."""
         self.wait_until(lambda: len(self.on(path)) >= count, seconds)
         return self.on(path)
@@ -75,6 +76,7 @@ class CallbackReceiver(HttpServer):
                 if self.closing:
                     return False
             decided = callback._answer
-        wire.sendall(response(decided) if isinstance(decided, int) else decided or b"")
+        answer = response(decided) if isinstance(decided, int) else decided or b""
+        wire.sendall(answer)
         callback._flushed.set()
-        return True
+        return b"\r\nConnection: close\r\n" not in answer
