@@ -29,6 +29,15 @@ def backoff(failures_before: int, jitter: float) -> float:
     return doubled(1.0, failures_before, 60.0) * (1 + 0.25 * jitter)
 
 
+def storage_wait(failures_before: int, jitter: float) -> float:
+    """
+    Seconds until a database that failed is tried again: 1 doubling to 8, plus 0 to 25 %.
+
+    No peer has to be spared, and ingestion is to go on within 10 s of the trouble's end (contract 4).
+    """
+    return doubled(1.0, failures_before, 8.0) * (1 + 0.25 * jitter)
+
+
 def conflict_wait(conflicts_before: int) -> float:
     """Seconds until polling is tried again after a 409: 5, 15, 30, then 60."""
     return (5.0, 15.0, 30.0, 60.0)[min(conflicts_before, 3)]

@@ -11,7 +11,7 @@ from typing import Final, Literal, assert_never
 
 from attrs import evolve, frozen
 
-from telegrammer.core.backoff import backoff, conflict_wait, identity_wait, room_wait
+from telegrammer.core.backoff import backoff, conflict_wait, identity_wait, room_wait, storage_wait
 from telegrammer.core.health import IngestionState, Reason
 from telegrammer.core.telegram import (
     BadCredentials,
@@ -65,6 +65,9 @@ class Held:
 @frozen
 class StorageFailed:
     """The database could not do its part."""
+
+    unforeseen: bool = False
+    """By a fault of ours: a wait does not mend it, so it backs off as far as the others do."""
 
 
 @frozen
@@ -129,8 +132,11 @@ def after_poll(event: Event, before: PollState, jitter: float) -> tuple[PollStat
             return _doubling(before, "network", jitter)
         case UpstreamFailure() | Crashed():
             return _doubling(before, "upstream", jitter)
-        case StorageFailed():
+        case StorageFailed(unforeseen=True):
             return _doubling(before, "storage", jitter)
+        case StorageFailed():
+            after = _backing_off(before, "storage")
+            return evolve(after, backoffs=before.backoffs + 1), storage_wait(before.backoffs, jitter)
         case Held():
             return _doubling(before, "malformed_update", jitter)
         case _:
@@ -178,7 +184,8 @@ def may_be_woken(state: PollState, *, room: bool) -> bool:
     May this rest be cut short?
 
     Only where what ended the wait can be told from outside: room in the queue, or a mark to skip an update.
-    Every other back-off spares a peer or a disk that is no better for our work being ready.
+    Every other back-off spares a peer or a disk that is no better for our work being ready; that of a
+    database which failed is short.
 
     :param room: jobs have left the queue; False: another process committed something.
     """

@@ -2,7 +2,14 @@
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from telegrammer.core.backoff import backoff, conflict_wait, identity_wait, retry_after, room_wait
+from telegrammer.core.backoff import (
+    backoff,
+    conflict_wait,
+    identity_wait,
+    retry_after,
+    room_wait,
+    storage_wait,
+)
 
 
 class WaitTests(SynchronousTestCase):
@@ -11,6 +18,10 @@ class WaitTests(SynchronousTestCase):
         self.assertEqual(backoff(0, 1), 1.25)
         self.assertEqual(backoff(9, 0.5), 67.5)
         self.assertEqual(backoff(10**9, 0), 60)
+
+    def test_storage(self) -> None:
+        self.assertEqual([storage_wait(n, 0) for n in range(6)], [1, 2, 4, 8, 8, 8])
+        self.assertEqual(storage_wait(9, 1), 10)
 
     def test_conflicts(self) -> None:
         self.assertEqual([conflict_wait(n) for n in range(6)], [5, 15, 30, 60, 60, 60])

@@ -37,6 +37,7 @@ EVENTS: tuple[Event, ...] = (
     NoRoom(),
     Held(),
     StorageFailed(),
+    StorageFailed(unforeseen=True),
     Crashed(),
     NetworkFailure("x"),
     UpstreamFailure("x"),
@@ -95,7 +96,7 @@ class BackOffTests(SynchronousTestCase):
             (NetworkFailure("x"), "network"),
             (UpstreamFailure("x"), "upstream"),
             (Crashed(), "upstream"),
-            (StorageFailed(), "storage"),
+            (StorageFailed(unforeseen=True), "storage"),
             (Held(), "malformed_update"),
             (RateLimited(None), "rate_limited"),
         ):
@@ -103,6 +104,13 @@ class BackOffTests(SynchronousTestCase):
             self.assertEqual(rests, [1, 2, 4, 8, 16, 32, 60, 60], event)
             self.assertEqual((state.ask, state.state, state.reason), ("updates", "backing_off", reason))
             self.assertEqual(state.failures, 8)
+
+    def test_storage(self) -> None:
+        state, rests = run(POLLING, *[StorageFailed()] * 6, jitter=0.999)
+        self.assertEqual(sorted(rests), rests)
+        self.assertTrue(1 <= rests[0] < 1.25 and 9.9 < rests[-1] < 10, rests)
+        self.assertEqual((state.state, state.reason, state.failures), ("backing_off", "storage", 6))
+        self.assertEqual(run(state, NetworkFailure("x"))[1], [60])
 
     def test_jitter(self) -> None:
         self.assertEqual(run(POLLING, *[NetworkFailure("x")] * 2, jitter=1.0)[1], [1.25, 2.5])
