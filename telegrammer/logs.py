@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from traceback import extract_tb
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -50,6 +52,13 @@ def escaped(text: str, limit: int = 200) -> str:
     cut = text[: limit + 1]
     safe = _UNSAFE.sub(lambda found: found[0].encode("unicode_escape", "backslashreplace").decode(), cut)
     return safe if len(text) <= limit and len(safe) <= limit else safe[:limit] + "..."
+
+
+def whence(error: BaseException | None) -> str:
+    """What kind of error, and where it was raised; never its text, which may carry anything."""
+    frames = extract_tb(None if error is None else error.__traceback__)
+    where = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{where}"
 
 
 @frozen(init=False)

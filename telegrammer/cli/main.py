@@ -8,7 +8,6 @@ import io
 import os
 import re
 import sys
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -23,6 +22,7 @@ from telegrammer.cli.arguments import (
 )
 from telegrammer.core.problems import SettingsRefused
 from telegrammer.daemon import refusal
+from telegrammer.logs import whence
 from telegrammer.store.engine import translate
 
 
@@ -166,13 +166,6 @@ def _dispatch(arguments: Sequence[str]) -> int:
     return command.run(parse(command, rest))
 
 
-def _unforeseen(error: Exception) -> str:
-    """A fault of ours, in one line: what and where; its text may hold anything."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
-    return f"unexpected {type(error).__name__}{where}"
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """
     Run one command line.
@@ -199,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         status = 130
     except Exception as error:
-        status, lines = 1, (refusal(translate(error) or error) or _unforeseen(error),)
+        status, lines = 1, (refusal(translate(error) or error) or f"unexpected {whence(error)}",)
     with suppress(OSError):
         for line in lines:
             print(f"telegrammer: {line}", file=errors)

@@ -9,9 +9,7 @@ its results are kept for the next and nothing is claimed: a full disk causes no 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from traceback import extract_tb
 
 from attrs import define, evolve, field
 from twisted.application.service import Service
@@ -37,6 +35,7 @@ from telegrammer.core.health import DeliveryStatus
 from telegrammer.core.problems import StorageUnavailable, StoreClosed
 from telegrammer.core.retry import Schedule
 from telegrammer.delivery.wall_clock import WallClock
+from telegrammer.logs import whence
 from telegrammer.ports import Callbacks, Deliveries, Jitter, Now
 
 log = Logger()
@@ -168,7 +167,7 @@ class Dispatcher(Service):
             while self._is_wanted() and await self._turn():
                 pass
         except Exception as error:
-            log.critical("a turn of deliveries failed inside: {what}", what=_described(error))
+            log.critical("a turn of deliveries failed inside: {what}", what=whence(error))
         finally:
             self._turning = False
             self._settle_down()
@@ -224,7 +223,7 @@ class Dispatcher(Service):
         self._failures += 1
         if self._failures == 1:
             # No text of the error: one that is not ours may quote values.
-            reason = error.state if isinstance(error, StorageUnavailable) else _described(error)
+            reason = error.state if isinstance(error, StorageUnavailable) else whence(error)
             log.warn(
                 "delivery backs off, the database is {reason}; results held: {held}",
                 reason=reason,
@@ -311,13 +310,6 @@ def _failed_inside(failure: Failure, job: Claimed) -> AttemptResult:
         "attempt {attempt} of delivery {id} failed inside: {what}",
         attempt=job.attempt,
         id=job.delivery_id,
-        what=_described(failure.value),
+        what=whence(failure.value),
     )
     return Unanswered("internal error")
-
-
-def _described(error: BaseException | None) -> str:
-    """Where an error comes from, without its text, which may carry anything."""
-    frames = extract_tb(None if error is None else error.__traceback__)
-    where = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}{where}"

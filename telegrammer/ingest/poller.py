@@ -8,7 +8,6 @@ one; the commit of a batch may not, and is waited for.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Awaitable
 from typing import Any, Final, TypeVar
 
@@ -26,6 +25,7 @@ from telegrammer.core.problems import CapacityReached, MalformedUpdate, StorageU
 from telegrammer.core.telegram import Batch, Conflict, Identity, WebhookInfo
 from telegrammer.ingest.ingestor import Ingestor
 from telegrammer.ingest.poll_log import Details, PollLog
+from telegrammer.logs import whence
 from telegrammer.ports import Ingestion, Jitter, Now, TelegramApi
 from telegrammer.service import Repeating, Wakeup
 
@@ -67,6 +67,8 @@ class Poller:
     """When the last step ended (monotonic), as the next two."""
     _due: float = field(init=False)
     _woken: bool = field(default=False, init=False)
+    _crash: str | None = field(default=None, init=False)
+    """The fault of ours that the log has been told of."""
     _held: Deferred[Any] | None = field(default=None, init=False)
     """The request in hand."""
     _stepping: bool = field(default=False, init=False)
@@ -204,8 +206,9 @@ class Poller:
                 raise
             self._log_crash(error)
             self._details = Details(why="ingesting a batch crashed")
-            return polling.StorageFailed()
+            return polling.StorageFailed(unforeseen=True)
         self._cursor = done.cursor
+        self._crash = None
         ended = self.clock.seconds()
         self._quiet_since = ended
         self._last_success_at = int(self.now())
@@ -239,10 +242,11 @@ class Poller:
         return min(rest, SHORTEST_REST) if self._woken else rest
 
     def _log_crash(self, error: Exception) -> None:
-        """Class and place only: the text may hold a payload."""
-        frames = traceback.extract_tb(error.__traceback__)
-        place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "nowhere"
-        log.error("polling met a {error} at {place}", error=type(error).__name__, place=place)
+        """Once, not at each try, until a batch is committed again."""
+        what = whence(error)
+        if what != self._crash:
+            self._crash = what
+            log.error("polling met an unexpected {what}", what=what)
 
 
 @define(eq=False)

@@ -30,6 +30,7 @@ from telegrammer.logs import (
     json_line,
     line_observer,
     text_lines,
+    whence,
 )
 
 TOKEN = "123456789:AAF-fake_token"
@@ -52,6 +53,17 @@ def failure_of(text: str) -> Failure:
         raise ValueError(text)
     except ValueError:
         return Failure()
+
+
+class WhenceTests(SynchronousTestCase):
+    def test_kind_and_place_without_the_text(self) -> None:
+        try:
+            raise ValueError(KEY)
+        except ValueError as error:
+            self.assertRegex(whence(error), r"\AValueError at test_logs\.py:[0-9]+\Z")
+
+    def test_never_raised(self) -> None:
+        self.assertEqual(whence(ValueError(KEY)), "ValueError")
 
 
 class EscapingTests(SynchronousTestCase):

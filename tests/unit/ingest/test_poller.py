@@ -302,6 +302,14 @@ class PollTests(PollerTestCase):
         self.assertNotIn("SECRET", repr(self.events))
         self.check_rests(1)
         self.assertEqual(len(self.told()), 2)
+        # Once: not at each try.
+        self.api.polls.pop().errback(ValueError("SECRET"))
+        self.check_rests(2)
+        self.assertEqual(self.told(), [])
+        self.answer(Batch((Update(5),)))
+        self.told()
+        self.api.polls.pop().errback(ValueError("SECRET"))
+        self.assertEqual(len(self.told()), 2)
 
     def test_a_request_cancelled_by_somebody_else(self) -> None:
         self.api.polls[0].cancel()
