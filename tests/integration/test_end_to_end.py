@@ -194,9 +194,9 @@ def test_ids_that_restart_lower(running: Gateway) -> None:
 
 
 @pytest.mark.report("anthropics/claude-plugins-official#3938")
-def test_the_cursor_survives_a_restart(running: Gateway) -> None:
+def test_cursor_and_usernames_survive_a_restart(running: Gateway) -> None:
     running.subscribe()
-    update_id, _ = running.api.message(CHAT, "once")
+    update_id, _ = running.api.message(CHAT, "once", username="Alice")
     running.receiver.wait_for(1)
     running.api.wait_for_offset(update_id + 1)
     running.daemon.stop()
@@ -205,6 +205,8 @@ def test_the_cursor_survives_a_restart(running: Gateway) -> None:
     calls = running.api.wait_for_calls("getUpdates", seen + 1)
     assert calls[seen].arguments["offset"] == update_id + 1
     assert len(running.receiver.arrived) == 1
+    assert running.daemon.request("POST", "/send", {"username": "alice", "text": "x"}).status == 200
+    assert last_send(running).arguments["chat_id"] == CHAT
 
 
 @pytest.mark.report("defstudio/telegraph#692")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from attrs import frozen
@@ -21,23 +21,47 @@ class NamedTest:
     """What its own and its class's ``@pytest.mark.report`` name."""
 
 
-def named_in(source: str, path: str) -> list[NamedTest]:
-    """The tests of one module, in order; ValueError if a mark names its report by anything but a literal."""
-    return list(_tests(ast.parse(source).body, path, ()))
+Classes = Mapping[str, ast.ClassDef]
+
+
+def named_in(source: str, path: str, elsewhere: Classes | None = None) -> list[NamedTest]:
+    """
+    The tests of one module, in order; ValueError if a mark names its report by anything but a literal.
+
+    Inherited tests are found if the base is a class of the module, or in ``elsewhere`` by its name.
+    """
+    body = ast.parse(source).body
+    classes = {**(elsewhere or {}), **{item.name: item for item in body if isinstance(item, ast.ClassDef)}}
+    return list(_tests(body, path, (), classes))
 
 
 def every_test(root: Path = ROOT) -> list[NamedTest]:
     """The tests of all modules of this project."""
-    found: list[NamedTest] = []
-    for path in sorted((root / "tests").rglob("test_*.py")):
-        found += named_in(path.read_text("utf-8"), path.relative_to(root).as_posix())
-    return found
+    suites: dict[str, ast.ClassDef] = {}
+    modules: list[tuple[str, str]] = []
+    for path in sorted((root / "tests").rglob("*.py")):
+        source = path.read_text("utf-8")
+        if path.name.startswith("test_"):
+            modules.append((source, path.relative_to(root).as_posix()))
+        elif path.parent.name == "contract":
+            suites |= {item.name: item for item in ast.parse(source).body if isinstance(item, ast.ClassDef)}
+    return [test for source, path in modules for test in named_in(source, path, suites)]
 
 
-def _tests(body: Sequence[ast.stmt], prefix: str, inherited: tuple[str, ...]) -> Iterator[NamedTest]:
+def _tests(
+    body: Sequence[ast.stmt], prefix: str, inherited: tuple[str, ...], classes: Classes
+) -> Iterator[NamedTest]:
     for item in body:
         if isinstance(item, ast.ClassDef):
-            yield from _tests(item.body, f"{prefix}::{item.name}", inherited + _reports(item.decorator_list))
+            here = f"{prefix}::{item.name}"
+            reports = inherited + _reports(item.decorator_list)
+            yield from _tests(item.body, here, reports, {})
+            own = {function.name for function in item.body if isinstance(function, ast.FunctionDef)}
+            for base in item.bases:
+                if isinstance(base, ast.Name) and (found := classes.get(base.id)) is not None:
+                    for test in _tests(found.body, here, reports, {}):
+                        if test.node.rpartition("::")[2] not in own:
+                            yield test
         elif isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) and item.name.startswith("test_"):
             yield NamedTest(f"{prefix}::{item.name}", inherited + _reports(item.decorator_list))
 

@@ -65,6 +65,19 @@ class Some:
         (test,) = named_in(source, "p")
         self.assertEqual(test.reports, ("A1", "B1", "B2", "C1"))
 
+    def test_inherited_ones(self) -> None:
+        source = """
+class Suite:
+    def test_one(self): pass
+    def test_two(self): pass
+class Some(Suite, Unknown):
+    def test_two(self): pass
+"""
+        nodes = [test.node for test in named_in(source, "p")]
+        self.assertEqual(
+            nodes, ["p::Suite::test_one", "p::Suite::test_two", "p::Some::test_two", "p::Some::test_one"]
+        )
+
     def test_a_mark_that_is_no_literal(self) -> None:
         with pytest.raises(ValueError):
             named_in("@pytest.mark.report(NAME)\ndef test_it(): pass", "p")
