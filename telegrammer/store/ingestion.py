@@ -11,12 +11,11 @@ from telegrammer.core.ingestion import Cursor, Ingested, plan
 from telegrammer.core.observations import observation_of
 from telegrammer.core.problems import CapacityReached, InvalidRequest, WrongBot
 from telegrammer.core.telegram import Batch, Message
+from telegrammer.core.updates import HIGHEST_UPDATE_ID
 from telegrammer.ports import Now
 from telegrammer.store.engine import Transactions
 from telegrammer.store.subscriptions import move_chat
 from telegrammer.store.usernames import observe
-
-LARGEST_UPDATE_ID = 2**63 - 1
 
 BINDING = "SELECT bot_id FROM gateway WHERE id = 1"
 BIND = "UPDATE gateway SET bot_id = ? WHERE id = 1"
@@ -89,7 +88,7 @@ def mark_skip(cursor: sqlite3.Cursor, update_id: int, now: float) -> None:
 
     :raises InvalidRequest: it is no update id, or has been dealt with; the message is for the operator.
     """
-    if not 0 <= update_id <= LARGEST_UPDATE_ID:
+    if not 0 <= update_id <= HIGHEST_UPDATE_ID:
         raise InvalidRequest("an update id is between 0 and 2^63 - 1", "update_id")
     next_offset = read_cursor(cursor).next_offset
     if update_id < next_offset:
