@@ -74,6 +74,16 @@ def make_private(path: Path) -> None:
         path.chmod(mode & 0o700)
 
 
+def sync_directory(path: Path) -> None:
+    """Have the name of a file outlive a power cut; some file systems cannot be asked to."""
+    with suppress(OSError):
+        descriptor = os.open(path.absolute().parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def give_to_owner(path: Path) -> None:
     """
     Give what root has just made in another user's directory to that user, who could not open it else.

@@ -7,12 +7,13 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from itertools import chain, count
 from pathlib import Path
 
 from telegrammer.core.problems import StartRefused
 from telegrammer.store import legacy
 from telegrammer.store.engine import immediate
-from telegrammer.store.files import create_private
+from telegrammer.store.files import create_private, sync_directory
 from telegrammer.store.migrations import MIGRATIONS
 
 
@@ -57,27 +58,40 @@ def back_up(connection: sqlite3.Connection, db: Path, version: int, now: float) 
     """
     A complete copy beside the database, 0600, on the disk; where it is.
 
+    It gets its name when it is complete, so that whoever dies on the way leaves nothing that is called a
+    backup; the next one, also under the process lock, begins anew.
+
     :raises StartRefused: it cannot be made; nothing is left of it.
     """
-    stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%d-%H%M%S")
-    base = f"{db.name}.backup-v{version}-{stamp}"
-    number = 1
-    while True:
-        path = db.with_name(base if number == 1 else f"{base}-{number}")
-        try:
-            descriptor = create_private(path)
-            break
-        except FileExistsError:
-            number += 1
-        except OSError as error:
-            raise StartRefused(f"the backup {path} cannot be made: {error.strerror}") from None
+    unfinished = db.with_name(f"{db.name}.unfinished-backup")
     try:
-        with closing(sqlite3.connect(path)) as target:
+        _discard(unfinished)
+        descriptor = create_private(unfinished)
+    except OSError as error:
+        raise StartRefused(f"the backup {unfinished} cannot be made: {error.strerror}") from None
+    try:
+        with closing(sqlite3.connect(unfinished)) as target:
             connection.backup(target)
         os.fsync(descriptor)
+        path = _free_name(db, version, now)
+        unfinished.rename(path)
     except (sqlite3.Error, OSError):
-        path.unlink(missing_ok=True)
-        raise StartRefused(f"the backup {path} cannot be written") from None
+        _discard(unfinished)
+        raise StartRefused(f"the backup {unfinished} cannot be written") from None
     finally:
         os.close(descriptor)
+    sync_directory(db)
     return path
+
+
+def _discard(unfinished: Path) -> None:
+    # The journal as well: SQLite would roll it back into the next file of the name.
+    for suffix in ("", "-journal"):
+        unfinished.with_name(unfinished.name + suffix).unlink(missing_ok=True)
+
+
+def _free_name(db: Path, version: int, now: float) -> Path:
+    stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%d-%H%M%S")
+    base = f"{db.name}.backup-v{version}-{stamp}"
+    names = chain((base,), (f"{base}-{number}" for number in count(2)))
+    return next(path for path in map(db.with_name, names) if not os.path.lexists(path))

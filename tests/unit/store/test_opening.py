@@ -481,6 +481,16 @@ class LegacyTests(OpeningCase):
         assert opened.backup is not None
         self.assertEqual(opened.backup.name, "a.db.backup-v0-20261026-073320-2")
 
+    def test_what_a_backup_that_was_cut_off_left_is_no_backup(self) -> None:
+        """Nor is its journal rolled back into the new one."""
+        self.legacy(("a", "k", 0))
+        for name in ("a.db.unfinished-backup", "a.db.unfinished-backup-journal"):
+            self.path.with_name(name).write_bytes(b"torn")
+        opened = self.open()
+        assert opened.backup is not None
+        self.assertEqual(recognise(opened.backup), Legacy())
+        self.assertEqual([name for name in self.files() if "unfinished" in name], [])
+
     def test_without_a_backup_nothing_is_migrated(self) -> None:
         self.legacy(("a", "k", 0))
 
