@@ -16,8 +16,8 @@ import select
 import socket
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from attrs import define, field
@@ -57,7 +57,10 @@ def _stand(point: str) -> None:
     descriptor = int(os.environ[DESCRIPTOR])
     os.write(descriptor, point.encode() + b"\n")
     readable, _, _ = select.select([descriptor], [], [], LONGEST)
-    if not readable or not os.read(descriptor, 1):
+    released = b""
+    with suppress(ConnectionError):
+        released = os.read(descriptor, 1) if readable else b""
+    if not released:
         os._exit(70)
 
 
@@ -70,8 +73,11 @@ class BarrierHandle(engine.Handle):
         super().__init__(*arguments, **options)
 
     def cursor(self, factory: Any = None) -> Any:
-        # sqlite3.Connection.execute goes by way of this as well.
         return super().cursor(BarrierCursor)
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        cursor: BarrierCursor = self.cursor()
+        return cursor.execute(sql, parameters)
 
     def backup(
         self,
@@ -91,26 +97,42 @@ class BarrierCursor(sqlite3.Cursor):
     """Tells its connection what it does, and stands at the barrier."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> BarrierCursor:
-        connection = self.connection
-        assert isinstance(connection, BarrierHandle)
-        facts = connection.facts
-        if sql == "COMMIT":
-            for fact in facts:
-                _stand(f"before the commit of: {fact}")
+        self._before(sql)
         super().execute(sql, parameters)
+        self._after(sql)
+        return self
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> BarrierCursor:
+        rows = list(parameters)
+        super().executemany(sql, rows)
+        if rows:
+            self._after(sql)
+        return self
+
+    @property
+    def _handle(self) -> BarrierHandle:
+        assert isinstance(self.connection, BarrierHandle)
+        return self.connection
+
+    def _before(self, sql: str) -> None:
         if sql == "COMMIT":
-            connection.facts = []
+            for fact in self._handle.facts:
+                _stand(f"before the commit of: {fact}")
+
+    def _after(self, sql: str) -> None:
+        handle = self._handle
+        if sql == "COMMIT":
+            facts, handle.facts = handle.facts, []
             for fact in facts:
                 _stand(f"after the commit of: {fact}")
         elif sql.startswith("BEGIN") or sql == "ROLLBACK":
-            connection.facts = []
-        elif sql in FACTS and FACTS[sql] not in facts:
-            facts.append(FACTS[sql])
-            connection.statements = 0
-        if "migration" in connection.facts and sql != "COMMIT":
-            connection.statements += 1
-            _stand(f"after statement {connection.statements} of the migration")
-        return self
+            handle.facts = []
+            handle.statements = 0
+        elif sql in FACTS and FACTS[sql] not in handle.facts:
+            handle.facts.append(FACTS[sql])
+        if "migration" in handle.facts:
+            handle.statements += 1
+            _stand(f"after statement {handle.statements} of the migration")
 
 
 def serve() -> int:

@@ -136,12 +136,12 @@ class Oracle:
             updates, again = self._receptions(subscription)
             received.update((subscription.id, update_id) for update_id in updates)
             repeats += again
+        accounted = received | stored.states.keys()
         lost = [
             (subscription.path, sent.update_id)
             for subscription in self.subscribed
             for sent in self.owed(subscription)
-            if sent.update_id < stored.next_offset
-            and (subscription.id, sent.update_id) not in received | stored.states.keys()
+            if sent.update_id < stored.next_offset and (subscription.id, sent.update_id) not in accounted
         ]
         assert not lost, f"confirmed, and neither received nor queued nor dead: {lost}"
         known = {subscription.path for subscription in self.subscribed}
