@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,10 @@ import telegrammer
 STOP_PATIENCE = 8.0
 """Seconds a child has to end after SIGTERM, before it is killed."""
 
+OWN_SIGNAL_FIRST = 0.1
+"""Seconds from an end by Ctrl-C to its being told: a terminal interrupts the demo too, but in no order."""
+
+_INTERRUPTED = (-signal.SIGHUP, -signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT)
 _LISTENING = re.compile(r"listening on (http://\S+)\s")
 _OURS = re.compile(r"TELEGRAMMER_|STATE_DIRECTORY$|CREDENTIALS_DIRECTORY$|NOTIFY_SOCKET$|WATCHDOG_|LISTEN_")
 
@@ -106,5 +111,12 @@ class Child(ProcessProtocol):
 
     def processEnded(self, reason: Failure) -> None:
         ending: Any = reason.value  # ProcessDone or ProcessTerminated
-        self.status = ending.exitCode if ending.signal is None else -ending.signal
+        status: int = ending.exitCode if ending.signal is None else -ending.signal
+        if status in _INTERRUPTED:
+            self._reactor.callLater(OWN_SIGNAL_FIRST, self._end, status)
+        else:
+            self._end(status)
+
+    def _end(self, status: int) -> None:
+        self.status = status
         self._changed()

@@ -17,6 +17,7 @@ import pytest
 from attrs import define
 
 from tests.support.daemon import COMMAND, PATIENCE, ROOT, Output, clean_environment
+from tests.support.gateway import eventually
 from tests.support.transcript import TRANSCRIPT
 
 
@@ -141,14 +142,8 @@ def test_curl_lines_work_and_ctrl_c_ends_it(staying: Demo) -> None:
     """Ctrl-C reaches the whole foreground group, the daemon too."""
     lines = [line.strip() for line in staying.output.lines if line.startswith("  curl ")]
     assert len(lines) == 5
-    answers = [
-        subprocess.run(
-            line.replace("curl ", "curl -sS ", 1), shell=True, capture_output=True, text=True, check=True
-        ).stdout
-        for line in lines
-    ]
-    health, sent, subscribed, subscriptions, said = answers
-    assert '"status":"ok"' in health.replace(" ", "")
+    eventually(lambda: '"status":"ok"' in answer_to(lines[0]).replace(" ", ""))
+    sent, subscribed, subscriptions, said = map(answer_to, lines[1:])
     assert '"text":"Hello"' in sent
     assert '"subscription_id":1' in subscribed.replace(" ", "")
     assert '"chat_id":1001' in subscriptions.replace(" ", "")
@@ -159,6 +154,12 @@ def test_curl_lines_work_and_ctrl_c_ends_it(staying: Demo) -> None:
     assert staying.wait() == 0
     assert "Traceback" not in staying.output.text
     staying.assert_nothing_is_left()
+
+
+def answer_to(line: str) -> str:
+    """What a curl line brings."""
+    quietly = line.replace("curl ", "curl -sS ", 1)
+    return subprocess.run(quietly, shell=True, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -176,5 +176,6 @@ def test_a_socket_from_systemd(gateway: Gateway) -> None:
 def test_a_listener_beyond_loopback_is_warned_about(gateway: Gateway) -> None:
     gateway.daemon.arguments = ("--host", "0.0.0.0")
     gateway.start()
+    gateway.daemon.stop()
     warnings = [line for line in gateway.daemon.output.lines if "WARN" in line and "TLS" in line]
     assert len(warnings) == 1, gateway.daemon.output.text

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from telegrammer.demo.child import STOP_PATIENCE, Child, environment
+from telegrammer.demo.child import OWN_SIGNAL_FIRST, STOP_PATIENCE, Child, environment
 
 
 class FakeReactor(Clock):
@@ -79,6 +79,15 @@ class ChildTests(SynchronousTestCase):
             self.child.status = None
             waiting = Deferred.fromCoroutine(self.child.ended())
             self.end(status, signal)
+            self.assertEqual(self.successResultOf(waiting), expected)
+
+    def test_what_ctrl_c_ended_is_told_after_a_moment(self) -> None:
+        for status, signal, expected in ((None, 2, -2), (130, None, 130)):
+            self.child.status = None
+            waiting = Deferred.fromCoroutine(self.child.ended())
+            self.end(status, signal)
+            self.assertNoResult(waiting)
+            self.reactor.advance(OWN_SIGNAL_FIRST)
             self.assertEqual(self.successResultOf(waiting), expected)
 
     def test_a_stop(self) -> None:
