@@ -22,15 +22,18 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IReactorTime, ISSLTransport
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IHalfCloseableProtocol, IReactorTime, ISSLTransport
 from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel, Request
 from twisted.web.http_headers import Headers
+from zope.interface import implementer
 
 from telegrammer.web import twisted_names
 from telegrammer.web.framing import names_host, origin_form, well_framed
+from telegrammer.web.half_close import NothingToRead, hung_up
 from telegrammer.web.limits import Connections, Deadline, RequestLimits, WorkerQueue
 from telegrammer.web.pacing import PacedWriter
 from telegrammer.web.request import AdmittedRequest, render
@@ -48,6 +51,9 @@ twisted_names.check()
 
 _FRAMING = 8
 """A chunked body in chunks of one byte takes six bytes for each; more than this is a waste of our time."""
+
+_LOOK_SECONDS = 1.0
+"""How often it is looked whether a peer that sends no more is still there, while it is served."""
 
 _STOPPING_SECONDS = 0.5
 """The longest goodbye to a peer once the daemon stops."""
@@ -85,6 +91,7 @@ class Stage(Enum):
     CLOSING = auto()
 
 
+@implementer(IHalfCloseableProtocol)
 class AdmissionChannel(HTTPChannel):
     """idle → head → screening (not reading) → body → serving → answering → idle …; or refused; closing."""
 
@@ -98,6 +105,7 @@ class AdmissionChannel(HTTPChannel):
     _expects_continue = False
     _answered: Request | None = None
     _taken = 0
+    _input_ended = False
 
     # -- the connection --------------------------------------------------------------------------------
 
@@ -116,6 +124,38 @@ class AdmissionChannel(HTTPChannel):
         self._writer.close()
         super().connectionLost(reason)
         self.site.connections.remove(self)
+
+    def readConnectionLost(self) -> None:
+        """
+        The peer sends no more.  What it has asked for and waits for it gets; nothing else is left to do.
+
+        It may be gone altogether, so a request that still waits for a worker is not started (contract 2).
+        """
+        self._input_ended = True
+        self._networkProducer = NothingToRead(self.transport)
+        match self.stage:
+            case Stage.IDLE | Stage.HEAD | Stage.BODY:
+                self._gone()
+            case Stage.CLOSING:
+                self.transport.loseConnection()  # what lingering waited for
+            case _:
+                self._look_for_the_peer()
+
+    def writeConnectionLost(self) -> None:
+        """Our own half is closed: ``_close`` did it."""
+
+    def _look_for_the_peer(self) -> None:
+        """While a request is served whose peer sends no more; from the answer on, writing will tell."""
+        if self.stage is not Stage.SERVING:
+            return
+        if self.requests[0].waits or hung_up(self.transport):
+            self._gone()
+        else:
+            self._end.set(_LOOK_SECONDS, self._look_for_the_peer)
+
+    def _gone(self) -> None:
+        """As if the end of its input had been the end of the connection, which it is to most protocols."""
+        self.transport.connectionLost(Failure(ConnectionDone()))
 
     def stop(self) -> None:
         """The daemon stops: a request that is being served finishes, everything else ends now."""
@@ -147,6 +187,13 @@ class AdmissionChannel(HTTPChannel):
         if screening is not None:
             screening.cancel()
 
+    def _expect(self, stage: Stage, seconds: float, late: Callable[[], object]) -> None:
+        """Go to a stage in which more has to come; whoever sends no more leaves it in the next turn."""
+        if self._input_ended:
+            self._enter(stage, 0, self._gone)
+        else:
+            self._enter(stage, seconds, late)
+
     # -- parsing ---------------------------------------------------------------------------------------
 
     @property
@@ -160,7 +207,7 @@ class AdmissionChannel(HTTPChannel):
                 self.abort()
             return
         if self.stage is Stage.IDLE and data:
-            self._enter(Stage.HEAD, self.site.limits.head_seconds, self._head_late)
+            self._expect(Stage.HEAD, self.site.limits.head_seconds, self._head_late)
         elif self.stage is Stage.BODY and data:
             self._body_stall.restart(self.site.limits.body_stall_seconds)
             self._taken += len(data)
@@ -256,7 +303,7 @@ class AdmissionChannel(HTTPChannel):
         elif isinstance(verdict, Refusal):
             self.refuse(verdict.response)
         else:
-            self._enter(Stage.BODY, limits.body_seconds, self._body_late)
+            self._expect(Stage.BODY, limits.body_seconds, self._body_late)
             self._body_stall.set(limits.body_stall_seconds, self._body_late)
             if self._expects_continue and not self._buffer:
                 self._send100Continue()
@@ -270,6 +317,8 @@ class AdmissionChannel(HTTPChannel):
         if self.stage is Stage.BODY:
             self._enter(Stage.SERVING)
             super().allContentReceived()
+            if self._input_ended:
+                self._look_for_the_peer()
 
     # -- answering -------------------------------------------------------------------------------------
 
@@ -317,7 +366,7 @@ class AdmissionChannel(HTTPChannel):
             self._close(linger=True)
         elif self.stage is Stage.ANSWERING and request is not None:
             if self.persistent:
-                self._enter(Stage.IDLE, self.site.limits.idle_seconds, self.loseConnection)
+                self._expect(Stage.IDLE, self.site.limits.idle_seconds, self.loseConnection)
             super().requestDone(request)
 
     def pauseProducing(self) -> None:
@@ -348,6 +397,7 @@ class AdmissionChannel(HTTPChannel):
     def _close(self, linger: bool) -> None:
         if self.stage is Stage.CLOSING:
             return
+        linger = linger and not self._input_ended
         limits = self.site.limits
         seconds = limits.linger_seconds if linger else limits.answer_stall_seconds
         self._enter(

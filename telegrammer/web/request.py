@@ -58,12 +58,14 @@ class AdmittedRequest(Request):
     One request of an ``AdmissionChannel``; the channel sets ``verdict`` before any byte of the body comes.
 
     :ivar started: when its first line came, by the site's clock.
+    :ivar waits: whether it waits for a worker.
     """
 
     channel: AdmissionChannel
     content: BytesIO
     verdict: Verdict | None = None
     started = 0.0
+    waits = False
     _size = 0
     _holding = 0
 
@@ -132,10 +134,12 @@ class AdmittedRequest(Request):
             super().process()
         else:
             turn = self._site.workers.turn()
+            self.waits = not turn.called
             self.notifyFinish().addErrback(lambda left: turn.cancel())
             turn.addCallbacks(self._serve_in_turn, self._turned_away)
 
     def _serve_in_turn(self, result: None) -> None:
+        self.waits = False
         self._holding = 1
         super().process()
         # Asked for after process(), so that Klein's own errback (it cancels the handler) runs first:
@@ -146,6 +150,7 @@ class AdmittedRequest(Request):
             self.notifyFinish().addBoth(lambda ended: self._let_go())
 
     def _turned_away(self, failure: Failure) -> None:
+        self.waits = False
         # Cancelled: the caller left while waiting, there is nobody to answer.
         if failure.check(CancelledError) is None:
             failure.trap(Overloaded)

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import threading
@@ -71,10 +72,10 @@ class Server:
         state: dict[str, int] = json.loads(answer.body)
         return state
 
-    def until(self, wanted: Callable[[dict[str, int]], bool]) -> dict[str, int]:
+    def until(self, wanted: Callable[[dict[str, int]], bool], query: bytes = b"") -> dict[str, int]:
         end = time.monotonic() + SECONDS
         while True:
-            state = self.state()
+            state = self.state(query)
             if wanted(state):
                 return state
             assert time.monotonic() < end, state
@@ -96,8 +97,19 @@ class Server:
         return int(line.split()[1]) * 1024
 
     @property
+    def processor_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
     def descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+
+def reset(peer: socket.socket) -> None:
+    """Go so that the server notices, even one that has seen the end of our input: with a reset, over TCP."""
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
 
 
 def read_to_end(peer: socket.socket) -> bytes:
@@ -402,9 +414,81 @@ def test_leaving_in_the_middle_leaks_nothing(server: Server) -> None:
         for kind in ("tcp", "unix", "tls"):
             with closing(server.connect(kind)) as peer:
                 peer.sendall(request)
-    state = server.until(lambda state: state["connections"] == 1)
+    # Over TCP, who is gone looks like who sends no more, until it gets its answer.
+    state = server.until(lambda state: state["connections"] == 1, b"?release")
     assert (state["slots"], state["running"], state["waiting"]) == (0, 0, 0)
     assert server.descriptors <= before + 1
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_a_caller_that_sends_no_more_gets_its_answers(server: Server, kind: str) -> None:
+    for request, statuses in (
+        (get(), [200]),
+        (get(b"/subscriptions?3000000"), [200]),
+        (post(b"12"), [200]),
+        (chunked(b"12"), [200]),
+        (get(headers=b""), [401]),
+        (post(headers=b""), [401]),
+        (post(b"1") + get() + get(b"/nowhere"), [200, 200, 404]),
+        (post(b"1") + get()[:-2], [200]),
+        (post(b"1") + post(b"12")[:-1], [200]),
+        (b"nonsense\r\n", [400]),
+        (b"", []),
+        (get()[:-2], []),
+        (post(b"12")[:-1], []),
+        (chunked(b"12", end=b""), []),
+    ):
+        begun = time.monotonic()
+        with closing(server.connect(kind)) as peer:
+            peer.sendall(request)
+            peer.shutdown(socket.SHUT_WR)
+            answers = parse_answers(read_to_end(peer))
+        assert [answer.status for answer in answers] == statuses, request
+        assert time.monotonic() - begun < 4  # by no limit, the shortest of which is 5 s
+    assert server.until(lambda state: state["connections"] == 1)["slots"] == 0
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_a_caller_that_sends_no_more_waits_for_its_answer(server: Server, kind: str) -> None:
+    with closing(server.connect(kind)) as peer:
+        peer.sendall(post(b"hold"))
+        peer.shutdown(socket.SHUT_WR)
+        server.until(lambda state: state["running"] == 1)
+        used, begun = server.processor_seconds, time.monotonic()
+        for _ in range(20):
+            assert server.state()["running"] == 1
+        # That is 20 ms of waiting for each; a reactor that spins uses them all.
+        assert server.processor_seconds - used < 0.6 * (time.monotonic() - begun)
+        server.until(lambda state: state["running"] == 0, b"?release")
+        [answer] = parse_answers(read_to_end(peer))
+        assert (answer.status, answer.body) == (200, b"4")
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_a_caller_that_sends_no_more_and_then_goes(server: Server, kind: str) -> None:
+    peer = server.connect(kind)
+    peer.sendall(post(b"hold"))
+    peer.shutdown(socket.SHUT_WR)
+    server.until(lambda state: state["running"] == 1)
+    reset(peer)
+    state = server.until(lambda state: state["running"] == 0)
+    assert (state["slots"], state["connections"]) == (0, 1)
+    server.state(b"?release")
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_the_stop_waits_for_a_caller_that_sends_no_more_until_it_goes(
+    tmp_path: Path, certificate: Path, kind: str
+) -> None:
+    with started(tmp_path, certificate) as server, closing(server.connect()) as idle:
+        running = server.connect(kind)
+        running.sendall(post(b"hold"))
+        running.shutdown(socket.SHUT_WR)
+        server.until(lambda state: state["running"] == 1)
+        server.stop()
+        assert read_to_end(idle) == b""
+        assert server.process.poll() is None
+        reset(running)
 
 
 def test_slow_heads_and_bodies_end(hasty: Server) -> None:
@@ -528,7 +612,7 @@ def test_the_stop(tmp_path: Path, certificate: Path, kind: str) -> None:
                 for refused in (waiting, uploading):
                     assert parse_answers(read_to_end(refused))[0].code == "OVERLOADED"
                 assert server.process.poll() is None
-                running.close()  # its handler is cancelled, and the last turn over
+                reset(running)  # its handler is cancelled, and the last turn over
                 assert read_to_end(releasing) == b""
 
 

@@ -84,7 +84,10 @@ class PeerTransport(StringTransport):
     producer: Any
     congested = False
     half_closed = False
+    input_ended = False
+    gone = False
     bytes_kept = 0
+    lost: Callable[[], object] = staticmethod(lambda: None)
 
     def write(self, data: bytes) -> None:
         super().write(data)
@@ -100,6 +103,14 @@ class PeerTransport(StringTransport):
 
     def loseWriteConnection(self) -> None:
         self.half_closed = True
+
+    def resumeProducing(self) -> None:
+        assert not self.input_ended, "this makes a reactor spin"
+        super().resumeProducing()
+
+    def connectionLost(self, reason: Failure) -> None:
+        self.gone = True
+        self.lost()
 
 
 @frozen
@@ -162,6 +173,13 @@ class Peer:
     @property
     def cut(self) -> bool:
         return bool(self.transport.disconnected)
+
+    def end_input(self) -> None:
+        """The peer closes its half of the connection."""
+        self.transport.pauseProducing()  # as the reactor does
+        self.transport.input_ended = True
+        self.transport.lost = self.leave
+        self.channel.readConnectionLost()
 
     def leave(self) -> None:
         """The peer goes away, or what was closed is gone."""
