@@ -6,13 +6,13 @@ Readers have small ``query_only`` pools by role, the writer has one connection a
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
-from attrs import define, field, frozen
+from attrs import define, field
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorTime
@@ -26,9 +26,11 @@ from telegrammer.core.problems import (
     StoreClosed,
     StoreFailing,
     StoreFull,
+    StoreReadOnly,
 )
 from telegrammer.service import Repeating, Wakeup
 from telegrammer.store.engine import Durability, Handle, PoolRole, problem, snapshot
+from telegrammer.store.look import look, touch_tables
 from telegrammer.store.pool import Pool, started_pool
 from telegrammer.store.writer import Writer
 
@@ -47,35 +49,12 @@ BEAT_PATIENCE = 0.5
 """Seconds a look waits for the lock, so that a held one shows within 2 s."""
 LONG_WAIT = 1.0
 """Seconds of waiting for the lock that health calls busy."""
-ROOM = 262_144
-"""Free bytes from which a disk that was full counts as having room."""
+QUIET = 5.0
+"""
+Seconds without a new failure after which a failing database may count as working again.
 
-
-@frozen
-class _Seen:
-    """What one look saw: ``version`` (``PRAGMA data_version``) changes when another connection commits."""
-
-    connection: int
-    version: int
-    roomy: bool
-
-
-def _look(cursor: sqlite3.Cursor, directory: Path, trouble: type[StorageUnavailable] | None) -> _Seen:
-    if trouble is not None and trouble is not StoreBusy:
-        # An empty transaction proves nothing of a disk.
-        cursor.execute("UPDATE gateway SET turn = turn WHERE id = 1")
-    roomy = True
-    if trouble is StoreFull:
-        # Small writes may still fit into the -wal file when an ordinary batch does not.
-        space = os.statvfs(directory)
-        roomy = space.f_bavail * space.f_frsize >= ROOM
-    version: int = cursor.execute("PRAGMA data_version").fetchone()[0]
-    connection = cursor.connection
-    return _Seen(connection.serial if isinstance(connection, Handle) else 0, version, roomy)
-
-
-def _glance(cursor: sqlite3.Cursor) -> None:
-    cursor.execute("SELECT epoch FROM gateway WHERE id = 1").fetchone()
+Damage hits some work and spares other: a success proves nothing of the rest, and the state would flap.
+"""
 
 
 @define(eq=False)
@@ -101,6 +80,10 @@ class Database(Service):
     _beats: Repeating | None = field(default=None, init=False)
     _write_trouble: type[StorageUnavailable] | None = field(default=None, init=False)
     _read_trouble: type[StorageUnavailable] | None = field(default=None, init=False)
+    _write_failed: float = field(default=-inf, init=False)
+    """When a write last found the database failing (by ``clock``)."""
+    _read_failed: float = field(default=-inf, init=False)
+    """When a read last failed."""
     _seen: tuple[int, int] | None = field(default=None, init=False)
     _reading: int = field(default=0, init=False)
     _read_out: Deferred[None] | None = field(default=None, init=False)
@@ -192,10 +175,9 @@ class Database(Service):
         def done(result: Any) -> None:
             self._reading -= 1
             if not abandoned:
-                if not isinstance(result, Failure):
-                    self._note_read(None)
-                elif isinstance(result.value, StorageUnavailable):
-                    self._note_read(type(result.value))
+                if isinstance(result, Failure) and isinstance(result.value, StorageUnavailable):
+                    self._read_failed = self.clock.seconds()
+                    self._change(self._write_trouble, type(result.value))
                 caller.callback(result)
             if self._reading == 0 and self._read_out is not None:
                 self._read_out.callback(None)
@@ -215,7 +197,11 @@ class Database(Service):
     # -- how it does --------------------------------------------------------------------------------
 
     def state(self) -> DatabaseState:
-        """The last trouble, until the next success; ``busy`` also while the lock is waited for."""
+        """
+        The last trouble, until a success shows that it is over; ``busy`` also while the lock is waited for.
+
+        What is failing, or failed a read, is over when a look finds it so after ``QUIET`` seconds.
+        """
         if self._write_trouble is not None:
             return self._write_trouble.state
         waiting = None if self._writer is None else self._writer.waiting_since
@@ -224,14 +210,24 @@ class Database(Service):
         return "ok" if self._read_trouble is None else self._read_trouble.state
 
     def _noted(self, trouble: type[StorageUnavailable] | None, changed: bool) -> None:
+        if trouble is StoreFailing:
+            self._write_failed = self.clock.seconds()
         if trouble is not None:
-            self._change(trouble, self._read_trouble)
-        elif self._write_trouble is StoreBusy or (changed and self._write_trouble is not StoreFull):
-            # That a full disk has room again is for a look to say.
+            if trouble is not StoreBusy or self._write_trouble is not StoreFailing:
+                self._change(trouble, self._read_trouble)
+        elif self._write_trouble is StoreBusy or (changed and self._write_trouble is StoreReadOnly):
+            # That a full disk has room again, or a failing one is sound, is for a look to say.
             self._change(None, self._read_trouble)
 
-    def _note_read(self, trouble: type[StorageUnavailable] | None) -> None:
-        self._change(self._write_trouble, trouble)
+    async def _end_troubles(self, roomy: bool) -> None:
+        """After a look that succeeded."""
+        quiet_since = self.clock.seconds() - QUIET
+        write = self._write_trouble
+        if (write is StoreFull and roomy) or (write is StoreFailing and self._write_failed <= quiet_since):
+            self._change(None, self._read_trouble)
+        if self._read_trouble is not None and self._read_failed <= quiet_since:
+            await self.read(touch_tables, pool="workers")
+            self._change(self._write_trouble, None)
 
     def _change(self, write: type[StorageUnavailable] | None, read: type[StorageUnavailable] | None) -> None:
         before = self._write_trouble or self._read_trouble
@@ -259,12 +255,15 @@ class Database(Service):
         trouble = self._write_trouble
         try:
             seen = await self._writer.submit(
-                _look, self.path.absolute().parent, trouble, urgent=True, patience=BEAT_PATIENCE
+                look,
+                self.path.absolute().parent,
+                trouble,
+                StoreFailing in (trouble, self._read_trouble),
+                urgent=True,
+                patience=BEAT_PATIENCE,
             )
-            if trouble is StoreFull and seen.roomy and self._write_trouble is StoreFull:
-                self._change(None, self._read_trouble)
-            if self._read_trouble is not None:
-                await self.read(_glance, pool="workers")
+            if trouble is self._write_trouble:  # otherwise the look was for another
+                await self._end_troubles(seen.roomy)
         except StorageUnavailable:
             return BEAT
         at = (seen.connection, seen.version)

@@ -168,7 +168,7 @@ async def test_readers_cannot_write(path: Path, reactor: Any) -> None:
     async with database(path, reactor) as service:
         await fails(service.read(bump), StoreReadOnly)
         assert await service.read(turn) == 0
-        await becomes(service, "ok", reactor, within=5)
+        await becomes(service, "ok", reactor, within=10)
 
 
 @bounded(20)
@@ -269,7 +269,7 @@ async def test_a_file_that_may_not_grow(path: Path, reactor: Any) -> None:
             assert await service.read(turn) == 1
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        await becomes(service, "ok", reactor, within=5)
+        await becomes(service, "ok", reactor, within=10)
         await service.write(fill, 100_000)
 
 
@@ -332,7 +332,7 @@ async def test_a_file_that_is_gone_and_comes_back(path: Path, reactor: Any) -> N
         assert not path.exists()
         away.rename(path)
         assert await service.read(turn) == 0
-        await becomes(service, "ok", reactor, within=5)
+        await becomes(service, "ok", reactor, within=10)
 
 
 @bounded(30)
@@ -340,7 +340,7 @@ async def test_a_reading_trouble_ends_also_when_nobody_reads(path: Path, reactor
     async with database(path, reactor) as service:
         await fails(service.read(lambda cursor: cursor.execute("SELECT 1 FROM nowhere")), StoreFailing)
         assert service.state() == "failing"
-        await becomes(service, "ok", reactor, within=5)
+        await becomes(service, "ok", reactor, within=10)
 
 
 # -- commits of other processes -----------------------------------------------------------------------

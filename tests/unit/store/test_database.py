@@ -12,6 +12,7 @@ import pytest
 from attrs import define, field
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -24,9 +25,10 @@ from telegrammer.core.problems import (
     StoreReadOnly,
 )
 from telegrammer.ports import Storage
-from telegrammer.store.database import BEAT, LONG_WAIT, ROOM, Database
+from telegrammer.store.database import BEAT, LONG_WAIT, QUIET, Database
 from telegrammer.store.engine import Handle, problem
 from telegrammer.store.group import Locked, Lost
+from telegrammer.store.look import ROOM
 from tests.support.inline_database import migrated_connection
 
 T = TypeVar("T")
@@ -84,6 +86,8 @@ class DatabaseTests(SynchronousTestCase):
             on_outside_commit=[lambda: self.calls.append("outside")],
         )
         self.service.startService()
+        self.events = self.enterContext(capturedLogs())
+        self.told = 0
 
     def _pool(self, name: str, size: int, busy_ms: int, *, query_only: bool) -> InlinePool:
         self.assertEqual(query_only, name != "writer")
@@ -158,18 +162,77 @@ class DatabaseTests(SynchronousTestCase):
         self.assertEqual(len(held), 2)
 
     def test_a_trouble_passes_with_a_commit_that_wrote(self) -> None:
-        for kind in (StoreReadOnly, StoreFailing):
-            self.lose(kind)
-            self.assertEqual(self.service.state(), kind.state)
-            self.successResultOf(self.service.write(lambda cursor: None))
-            self.assertEqual(self.service.state(), kind.state)
-            self.successResultOf(self.service.write(bump))
-            self.assertEqual(self.service.state(), "ok")
+        self.lose(StoreReadOnly)
+        self.assertEqual(self.service.state(), "readonly")
+        self.successResultOf(self.service.write(lambda cursor: None))
+        self.assertEqual(self.service.state(), "readonly")
+        self.successResultOf(self.service.write(bump))
+        self.assertEqual(self.service.state(), "ok")
 
     def test_a_look_writes_while_there_is_trouble(self) -> None:
-        self.lose(StoreFailing)
+        self.lose(StoreReadOnly)
         self.clock.advance(0)
         self.assertEqual(self.service.state(), "ok")
+
+    def beats(self, seconds: float) -> None:
+        self.clock.pump([BEAT] * round(seconds / BEAT))
+
+    def fail_to_read(self, kind: type[StorageUnavailable] = StoreFailing) -> None:
+        self.pools["requests"].outcomes.append(Failure(problem(kind)))
+        self.failureResultOf(self.service.read(bump), kind)
+
+    def lines(self) -> list[str]:
+        """What the service has logged of its state since it was last asked."""
+        lines = [formatEvent(event) for event in self.events[self.told :]]
+        self.told += len(lines)
+        return lines
+
+    def test_a_failing_database_is_failing_until_it_has_been_quiet(self) -> None:
+        self.clock.advance(0)
+        for _ in range(20):  # one kind of work fails again and again, another goes well
+            self.lose(StoreFailing)
+            self.successResultOf(self.service.write(bump))
+            self.beats(QUIET - BEAT)
+            self.assertEqual(self.service.state(), "failing")
+        self.assertEqual(self.lines(), ["the database is not available: failing"])
+        self.beats(2 * BEAT)
+        self.assertEqual(self.service.state(), "ok")
+        self.assertEqual(self.lines(), ["the database works again"])
+
+    def test_failing_reads_between_others(self) -> None:
+        self.clock.advance(0)
+        for kind in (StoreFailing, StoreReadOnly, StoreBusy):
+            for _ in range(5):
+                self.fail_to_read(kind)
+                self.successResultOf(self.service.read(lambda cursor: None))
+                self.successResultOf(self.service.write(bump))
+                self.beats(QUIET - BEAT)
+                self.assertEqual(self.service.state(), kind.state)
+            self.beats(2 * BEAT)
+            self.assertEqual(self.service.state(), "ok")
+            self.assertEqual(len(self.lines()), 2)
+
+    def test_a_database_without_one_of_its_tables_is_failing(self) -> None:
+        for fail in (lambda: self.lose(StoreFailing), self.fail_to_read):
+            self.clock.advance(0)
+            self.connection.execute("ALTER TABLE usernames RENAME TO elsewhere")
+            fail()
+            for _ in range(30):
+                self.successResultOf(self.service.write(bump))
+                self.successResultOf(self.service.read(lambda cursor: None))
+                self.beats(1)
+                self.assertEqual(self.service.state(), "failing")
+            self.connection.execute("ALTER TABLE elsewhere RENAME TO usernames")
+            self.beats(QUIET + BEAT)
+            self.assertEqual(self.service.state(), "ok")
+            self.assertEqual(len(self.lines()), 2)
+
+    def test_a_held_lock_does_not_hide_that_the_database_fails(self) -> None:
+        self.lose(StoreFailing)
+        self.lose(StoreBusy)
+        self.assertEqual(self.service.state(), "failing")
+        self.successResultOf(self.service.write(bump))
+        self.assertEqual(self.service.state(), "failing")
 
     @pytest.mark.report("I4")
     def test_a_full_disk_is_full_until_there_is_room(self) -> None:
@@ -196,7 +259,7 @@ class DatabaseTests(SynchronousTestCase):
         self.clock.advance(0)
         self.calls.clear()
         self.lose(StoreFailing)
-        self.clock.advance(BEAT)
+        self.beats(QUIET + BEAT)
         self.assertEqual((self.service.state(), self.calls), ("ok", []))
 
     def test_a_reading_trouble_of_its_own(self) -> None:
@@ -205,10 +268,9 @@ class DatabaseTests(SynchronousTestCase):
         self.failureResultOf(self.service.read(bump), StoreFailing)
         self.assertEqual(self.service.state(), "failing")
         self.successResultOf(self.service.write(bump))
-        self.assertEqual(self.service.state(), "failing")
-        self.clock.advance(0)
-        self.assertEqual(self.service.state(), "failing")
-        self.clock.advance(BEAT)
+        self.beats(QUIET)
+        self.assertEqual(self.service.state(), "failing")  # the read of the look has failed
+        self.beats(QUIET)
         self.assertEqual(self.service.state(), "ok")
 
     def test_what_a_read_raises_of_its_own_is_no_trouble(self) -> None:

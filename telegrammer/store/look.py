@@ -1,0 +1,56 @@
+"""A look at the database: whether a trouble is over, and whether another process has committed."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from attrs import frozen
+
+from telegrammer.core.problems import StorageUnavailable, StoreBusy, StoreFull
+from telegrammer.store.engine import Handle
+from telegrammer.store.layout import OUR_TABLES
+
+ROOM = 262_144
+"""Free bytes from which a disk that was full counts as having room."""
+
+
+@frozen
+class Seen:
+    """What one look saw: ``version`` (``PRAGMA data_version``) changes when another connection commits."""
+
+    connection: int
+    version: int
+    roomy: bool
+
+
+def look(
+    cursor: sqlite3.Cursor, directory: Path, trouble: type[StorageUnavailable] | None, failing: bool
+) -> Seen:
+    """
+    Look once, in a transaction of the writer.
+
+    :param directory: of the database.
+    :param trouble: what the last write met; the look proves by a write that it is over.
+    :param failing: something last found the database failing; the look proves that its tables can be read.
+    """
+    if trouble is not None and trouble is not StoreBusy:
+        # An empty transaction proves nothing of a disk.
+        cursor.execute("UPDATE gateway SET turn = turn WHERE id = 1")
+    if failing:
+        touch_tables(cursor)
+    roomy = True
+    if trouble is StoreFull:
+        # Small writes may still fit into the -wal file when an ordinary batch does not.
+        space = os.statvfs(directory)
+        roomy = space.f_bavail * space.f_frsize >= ROOM
+    version: int = cursor.execute("PRAGMA data_version").fetchone()[0]
+    connection = cursor.connection
+    return Seen(connection.serial if isinstance(connection, Handle) else 0, version, roomy)
+
+
+def touch_tables(cursor: sqlite3.Cursor) -> None:
+    """Read a row of every table."""
+    for table in sorted(OUR_TABLES):
+        cursor.execute(f"SELECT * FROM {table} LIMIT 1").fetchone()
