@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from types import FrameType
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -19,6 +20,8 @@ from telegrammer.demo.walk import Walk
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as of any program that SIGINT ends."""
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main(stay: bool = False) -> int:
@@ -54,18 +57,27 @@ def main(stay: bool = False) -> int:
         nonlocal status
         status = result
         over.callback(None)
+        stop_once()
+
+    def stop_once() -> None:
+        """A reactor bears one stop only, and signals may come faster than it takes its turns."""
+        nonlocal stopping
         if not stopping:
+            stopping = True
             reactor.stop()
+
+    def signalled(number: int, frame: FrameType | None) -> None:
+        reactor.callFromThread(stop_once)
 
     def begin() -> None:
         nonlocal running
+        for number in _SIGNALS:
+            signal.signal(number, signalled)
         running = Deferred.fromCoroutine(run()).addCallback(end)
 
     def stop() -> Deferred[None]:
         """Waits until everything is cleaned up, which is bounded; a second Ctrl-C would only tear it."""
-        nonlocal stopping
-        stopping = True
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         guide.interrupt()
         return over
@@ -74,7 +86,7 @@ def main(stay: bool = False) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     reactor.callWhenRunning(begin)
     reactor.addSystemEventTrigger("before", "shutdown", stop)
-    signal.signal(signal.SIGHUP, lambda number, frame: reactor.callFromThread(reactor.stop))
+    signal.signal(signal.SIGHUP, signalled)
     reactor.run()
     return status
 
