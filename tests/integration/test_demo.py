@@ -162,17 +162,22 @@ def answer_to(line: str) -> str:
     return subprocess.run(quietly, shell=True, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("moment", ["1. ", "4. ", "6. "])
-def test_interrupted_on_the_way(temporary: Path, number: signal.Signals, moment: str) -> None:
-    demo = start(temporary)
-    demo.output.wait_for("^ " + re.escape(moment))
-    os.killpg(demo.process.pid, number)
-    os.kill(demo.process.pid, number)
-    assert demo.wait() == 130, demo.output.text
-    assert demo.output.lines[-1] == "Interrupted. Nothing is left behind."
-    assert "Traceback" not in demo.output.text
-    demo.assert_nothing_is_left()
+def test_interrupted_on_the_way(temporary: Path, moment: str) -> None:
+    """By any of the signals, which comes to the whole group and once more: three demos side by side."""
+    demos: list[tuple[signal.Signals, Demo]] = []
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        (place := temporary / number.name).mkdir()
+        demos.append((number, start(place)))
+    for number, demo in demos:
+        demo.output.wait_for("^ " + re.escape(moment))
+        os.killpg(demo.process.pid, number)
+        os.kill(demo.process.pid, number)
+    for number, demo in demos:
+        assert demo.wait() == 130, (number, demo.output.text)
+        assert demo.output.lines[-1] == "Interrupted. Nothing is left behind."
+        assert "Traceback" not in demo.output.text
+        demo.assert_nothing_is_left()
 
 
 def test_nobody_reads_the_transcript(temporary: Path) -> None:
