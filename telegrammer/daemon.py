@@ -5,6 +5,7 @@ happens once, and an end that comes for certain (contract 1.3).
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -67,6 +68,18 @@ class Daemon(Service):
             return succeed(None)
         self.on_stop()
         return root.stopService() or succeed(None)
+
+
+def spare_the_collector() -> None:
+    """
+    Have the garbage collector look less often, and at less: to be called once all parts are built.
+
+    What exists then lives as long as the process, and hardly anything a request leaves behind is in cycles.
+    Walking all of it again and again took a tenth of the time and made the slowest hundredth of the answers
+    twice as slow.
+    """
+    gc.freeze()
+    gc.set_threshold(10_000, 20)
 
 
 def the_reactor() -> Any:

@@ -18,7 +18,15 @@ from twisted.python.logfile import LogFile
 from telegrammer import __version__
 from telegrammer.config import SETTINGS, Settings, load, separate_unknown
 from telegrammer.core.problems import SettingsRefused, StartRefused
-from telegrammer.daemon import GRACE, REFUSED_GRACE, Daemon, StopOnce, end_within, the_reactor
+from telegrammer.daemon import (
+    GRACE,
+    REFUSED_GRACE,
+    Daemon,
+    StopOnce,
+    end_within,
+    spare_the_collector,
+    the_reactor,
+)
 from telegrammer.logs import LineStream, line_observer, redact_all_logs
 
 log = Logger()
@@ -160,7 +168,9 @@ def makeService(options: Options) -> IService:
         reactor = the_reactor()
         stop.append(StopOnce(reactor))
         stop[0].watch()
-        return build(settings, reactor)
+        root = build(settings, reactor)
+        spare_the_collector()
+        return root
 
     def status() -> int:
         return 128 + (stop[0].asked or 0) if stop and stop[0].asked else 0

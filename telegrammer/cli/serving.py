@@ -11,7 +11,15 @@ from twisted.logger import Logger
 
 from telegrammer.config import Settings, load
 from telegrammer.core.problems import StartRefused
-from telegrammer.daemon import GRACE, REFUSED_GRACE, Daemon, StopOnce, end_within, the_reactor
+from telegrammer.daemon import (
+    GRACE,
+    REFUSED_GRACE,
+    Daemon,
+    StopOnce,
+    end_within,
+    spare_the_collector,
+    the_reactor,
+)
 from telegrammer.logs import start_logging
 
 log = Logger()
@@ -52,6 +60,7 @@ def _run(settings: Settings, warnings: tuple[str, ...]) -> int:
         end_within(REFUSED_GRACE, lambda: 1)
         log.failure("cannot start")
         return 1
+    spare_the_collector()
     reactor.addSystemEventTrigger("before", "shutdown", daemon.stopService)
     reactor.run()
     return 0

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import signal
 from collections.abc import Callable
 from types import FrameType
@@ -13,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from telegrammer.core.problems import LockHeld, StartRefused, StoreBusy, WrongBot
-from telegrammer.daemon import Daemon, StopOnce, refusal
+from telegrammer.daemon import Daemon, StopOnce, refusal, spare_the_collector
 
 
 class Root(Service):
@@ -161,3 +162,13 @@ class StopOnceTests(SynchronousTestCase):
         self.reactor.startup[0]()
         signal.raise_signal(signal.SIGINT)
         self.assertEqual(self.reactor.calls, [("int", signal.SIGINT)])
+
+
+class CollectorTests(SynchronousTestCase):
+    def test_it_looks_less_often_and_at_less(self) -> None:
+        thresholds = gc.get_threshold()
+        self.addCleanup(gc.set_threshold, *thresholds)
+        self.addCleanup(gc.unfreeze)
+        spare_the_collector()
+        self.assertGreater(gc.get_threshold()[0], thresholds[0])
+        self.assertGreater(gc.get_freeze_count(), 10_000)
