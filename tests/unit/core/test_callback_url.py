@@ -170,6 +170,8 @@ class CanonicalTests(SynchronousTestCase):
                 "http://h/?%1g",
                 "http://h/\ud83d",
             ),
+            # Hosts with a character that UTS 46 does not allow: the mark of a bad decoding, one not assigned.
+            *("http://a\ufffd.net/", "http://a\u0378.net/"),
         ):
             with self.subTest(ascii(url[:60])):
                 problem = self.assertRaises(InvalidRequest, canonical, url)
