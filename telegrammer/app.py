@@ -148,24 +148,21 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
     ports = Ports(settings.listen or (tcp_endpoint(settings.host, settings.port),), site, reactor)
 
     root = OrderedServices(reactor, settings.shutdown_timeout)
-    for name, part in _named(
-        lock=lock,
-        ports=ports,
-        database=database,
-        sockets=sockets,
-        deliveries=dispatcher,
-        housekeeping=rounds,
-        poller=PollerService(poller),
-        http=Listening(ports),
-        systemd=SystemdNotifier(os.environ.get("NOTIFY_SOCKET"), reactor, _watchdog_usec(os.environ)),
-    ):
+    parts: dict[str, IService] = {
+        "lock": lock,
+        "ports": ports,
+        "database": database,
+        "sockets": sockets,
+        "deliveries": dispatcher,
+        "housekeeping": rounds,
+        "poller": PollerService(poller),
+        "http": Listening(ports),
+        "systemd": SystemdNotifier(os.environ.get("NOTIFY_SOCKET"), reactor, _watchdog_usec(os.environ)),
+    }
+    for name, part in parts.items():
         part.setName(name)
         part.setServiceParent(root)
     return root
-
-
-def _named(**parts: IService) -> list[tuple[str, IService]]:
-    return list(parts.items())
 
 
 def _watchdog_usec(environ: Mapping[str, str]) -> int | None:

@@ -25,13 +25,12 @@ from telegrammer.config import database_path
 from telegrammer.core.delivery import DeadJob
 from telegrammer.core.keys import KEY_BYTES, check_name, digest, new_key
 from telegrammer.core.problems import InvalidRequest, TelegrammerError
+from telegrammer.core.requests import INT64_MAX
 from telegrammer.core.subscriptions import KeyRecord
 from telegrammer.logs import escaped
 from telegrammer.store import deliveries, ingestion, keys, subscriptions
 from telegrammer.store.engine import immediate, snapshot
 from telegrammer.store.opening import connect_for_command
-
-LARGEST_ID = 2**63 - 1
 
 
 class NotFound(TelegrammerError):
@@ -196,8 +195,8 @@ def _typed(name: str) -> str:
 
 
 def _id(text: str, what: str, least: int = 1) -> int:
-    if re.fullmatch(r"[0-9]{1,19}", text) is None or not least <= int(text) <= LARGEST_ID:
-        raise WrongUsage(f"{what} ids are whole numbers from {least} to {LARGEST_ID}")
+    if re.fullmatch(r"[0-9]{1,19}", text) is None or not least <= int(text) <= INT64_MAX:
+        raise WrongUsage(f"{what} ids are whole numbers from {least} to {INT64_MAX}")
     return int(text)
 
 

@@ -33,12 +33,12 @@ from telegrammer.core.telegram import (
     WebhookInfo,
     WebhookOutcome,
 )
+from telegrammer.core.usernames import is_username
 
 DESCRIPTION_LIMIT: Final = 256
 """Characters of Telegram's own words that are passed on (contract 2.1)."""
 
 _CREDENTIALS: Final = (401, 404, 421)
-_bot_username = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII).fullmatch
 _webhook_conflict = re.compile(r"webhook is active|setwebhook", re.IGNORECASE).search
 """The two of the server's three texts of a 409 that tell of a webhook (telegram-bot-api, Client.cpp)."""
 
@@ -180,7 +180,7 @@ def identity_outcome(status: int, retry_header: Sequence[bytes], body: bytes) ->
     reads_all = user.get("can_read_all_group_messages")
     return Identity(
         bot_id=bot_id,
-        username=username if isinstance(username, str) and _bot_username(username) else None,
+        username=username if isinstance(username, str) and is_username(username) else None,
         can_read_all_group_messages=reads_all if isinstance(reads_all, bool) else None,
     )
 

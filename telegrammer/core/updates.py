@@ -7,7 +7,6 @@ never gets here, and decoding strictly loses nothing: what is cut out encodes to
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -16,10 +15,9 @@ from attrs import frozen
 from telegrammer.core.envelope import chat_id_of, read_envelope, refused, succeeded
 from telegrammer.core.jsontext import read_array, read_object
 from telegrammer.core.telegram import Batch, Malformed, Message, PollOutcome, Update, UpstreamFailure
+from telegrammer.core.usernames import fold_case, is_username
 
 HIGHEST_UPDATE_ID: Final = 2**63 - 1
-
-_username = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII).fullmatch
 
 
 def poll_outcome(status: int, retry_header: Sequence[bytes], body: bytes) -> PollOutcome:
@@ -96,9 +94,8 @@ def _private_username(chat: Mapping[object, object]) -> tuple[str | None, bool]:
     if "username" not in chat:
         return None, False
     name = chat["username"]
-    if isinstance(name, str) and _username(name):
-        # ASCII by the pattern, so lower() folds nothing else.
-        return name.lower(), False
+    if isinstance(name, str) and is_username(name):
+        return fold_case(name), False
     return None, True
 
 

@@ -6,8 +6,13 @@ import re
 
 from telegrammer.core.problems import InvalidRequest
 
-_USERNAME = re.compile(r"@?([A-Za-z0-9_]{1,64})")
+_USERNAME = re.compile(r"[A-Za-z0-9_]{1,64}")
 _LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+
+
+def is_username(name: str) -> bool:
+    """Whether a user or a bot can be called so, in any case and without ``@``."""
+    return _USERNAME.fullmatch(name) is not None
 
 
 def fold_case(name: str) -> str:
@@ -21,13 +26,12 @@ def normalise(raw: str) -> str:
 
     :raises InvalidRequest: it cannot be a username.
     """
-    match = _USERNAME.fullmatch(raw)
-    if match is None:
-        length = len(raw.removeprefix("@"))
-        kind = "another" if 1 <= length <= 64 else f"{length} characters"
+    name = raw.removeprefix("@")
+    if not is_username(name):
+        kind = "another" if 1 <= len(name) <= 64 else f"{len(name)} characters"
         raise InvalidRequest(
             "username must be 1 to 64 characters of A-Z, a-z, 0-9 and _, after an optional @; "
             f"this one has {kind}",
             "username",
         )
-    return fold_case(match[1])
+    return fold_case(name)
