@@ -32,7 +32,7 @@ from twisted.web.http_headers import Headers
 from zope.interface import implementer
 
 from telegrammer.web import twisted_names
-from telegrammer.web.framing import names_host, origin_form, well_framed
+from telegrammer.web.framing import names_host, origin_form, well_formed_trailer, well_framed
 from telegrammer.web.half_close import NothingToRead, hung_up
 from telegrammer.web.limits import Connections, Deadline, RequestLimits, WorkerQueue
 from telegrammer.web.pacing import PacedWriter
@@ -99,6 +99,7 @@ class AdmissionChannel(HTTPChannel):
     site: Front
     transport: Any
     _networkProducer: Any
+    _transferDecoder: object
     requests: list[AdmittedRequest]
     stage = Stage.HEAD
     _screening: Deferred[Verdict] | None = None
@@ -315,6 +316,10 @@ class AdmissionChannel(HTTPChannel):
 
     def allContentReceived(self) -> None:
         if self.stage is Stage.BODY:
+            # A body of declared length has none.
+            if not well_formed_trailer(getattr(self._transferDecoder, "_trailerHeaders", ())):
+                self._respondToBadRequestAndDisconnect()
+                return
             self._enter(Stage.SERVING)
             super().allContentReceived()
             if self._input_ended:

@@ -267,6 +267,44 @@ class MalformedTests(SynchronousTestCase):
         for body in (b"x\r\n", b"-1\r\n", b"5\r\nhelloxy", b"5 \r\nhello\r\n", b"5;\x00\r\n", b"f" * 2000):
             self.assert_bad(chunked(end=body))
 
+    def test_trailers(self) -> None:
+        self.front.handler.answers = b"{}"
+        for trailer in (b"", b"X: a\r\n", b"Content-Length: 9\r\nX:\r\nY: \xff\r\n"):
+            peer = self.front.call(chunked(b"{}", end=b"0\r\n" + trailer + b"\r\n"))
+            self.assertEqual(peer.statuses, [200], trailer)
+        self.front.handler.served.clear()
+        # To whoever takes a bare line feed for the end, the last of these are requests of their own.
+        for trailer in (
+            b"X : a\r\n",
+            b" X: a\r\n",
+            b"X: a\r\n b\r\n",
+            b"X\r\n",
+            b": a\r\n",
+            b"X: a\x00\r\n",
+            b"X: a\rY: b\r\n",
+            b"X: a\nY: b\r\n",
+            b"\nGET / HTTP/1.1\r\n",
+            b"\nX: a\r\n",
+        ):
+            self.assert_bad(chunked(b"{}", end=b"0\r\n" + trailer + b"\r\n"))
+
+    def test_targets(self) -> None:
+        self.front.handler.answers = b"{}"
+        close = AUTHORIZED + b"Connection: close\r\n"
+        for target, status in (
+            (b"http://x/subscriptions", 200),
+            (b"HTTPS://[::1]:8080/subscriptions?y", 200),
+            (b"http://x?y", 404),
+            (b"http://x", 404),
+            (b"http:///subscriptions", 400),
+            (b"http://user@x/subscriptions", 400),
+            (b"http://x\\y/subscriptions", 400),
+            (b"ftp://x/subscriptions", 400),
+            (b"subscriptions", 400),
+            (b"*", 400),
+        ):
+            self.assertEqual(self.front.call(get(target, headers=close)).statuses, [status], target)
+
     def test_a_trailer_without_end(self) -> None:
         peer = self.front.call(chunked(b"{}", end=b"0\r\n"))
         for _ in range(70):
@@ -694,6 +732,11 @@ class TwistedNamesTests(SynchronousTestCase):
         ):
             self.assertIn(name, str(refused))
         self.assertNotIn("requestDone", str(refused))
+        for decoder in (None, Descriptor):
+            refused = self.assertRaises(
+                StartRefused, twisted_names.check, HTTPChannel, FileDescriptor, decoder
+            )
+            self.assertIn("_ChunkedTransferDecoder._trailerHeaders", str(refused))
         twisted_names.check(HTTPChannel, FileDescriptor)
 
     def test_stages_are_named_for_people(self) -> None:
