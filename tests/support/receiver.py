@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 
 from attrs import define, field
@@ -21,6 +22,9 @@ class Callback:
     delivery_id: str
     body: bytes
     request: Request
+    connection: int = 0
+    """The port it came from: equal for those that shared a connection."""
+    at: float = field(factory=time.monotonic)
     _answer: bytes | None = field(default=None, init=False)
     _answered: threading.Event = field(factory=threading.Event, init=False)
     _flushed: threading.Event = field(factory=threading.Event, init=False)
@@ -37,8 +41,10 @@ class Callback:
         return self.delivery_id, self.body
 
 
-Policy = Callable[[Callback], "int | bytes | None"]
-"""Says what to answer at once: a status or the bytes of a response; None holds until ``answer``."""
+Conduct = Callable[[socket.socket], bool]
+"""Answers on the wire in its own way, and says whether the connection goes on."""
+Policy = Callable[[Callback], "int | bytes | Conduct | None"]
+"""Says what to answer at once: a status, the bytes of a response, a conduct; None holds until ``answer``."""
 
 
 class CallbackReceiver(HttpServer):
@@ -64,9 +70,9 @@ class CallbackReceiver(HttpServer):
             return [callback for callback in self.arrived if path is None or callback.path == path]
 
     def respond(self, request: Request, wire: socket.socket) -> bool:
-        callback = Callback(
-            request.target, request.headers.get("x-telegrammer-delivery-id", ""), request.body, request
-        )
+        delivery_id = request.headers.get("x-telegrammer-delivery-id", "")
+        connection: int = wire.getpeername()[1]
+        callback = Callback(request.target, delivery_id, request.body, request, connection)
         with self.changed:
             self.arrived.append(callback)
             self.changed.notify_all()
@@ -76,6 +82,8 @@ class CallbackReceiver(HttpServer):
                 if self.closing:
                     return False
             decided = callback._answer
+        if callable(decided):
+            return decided(wire)
         answer = response(decided) if isinstance(decided, int) else decided or b""
         wire.sendall(answer)
         callback._flushed.set()

@@ -1,0 +1,172 @@
+"""Receivers as no program should be: what they do with a request, and listeners that do not even read one."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from tests.support.http_server import HttpServer, Request, has_left
+from tests.support.receiver import Callback, Conduct
+
+PIECE = 65536
+"""How much a flood writes at once, at least."""
+
+
+def pause(wire: socket.socket, seconds: float) -> bool:
+    """Wait so long; True as soon as the peer has left."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        with contextlib.suppress(OSError, ValueError):
+            select.select([wire], [], [], left)
+        if has_left(wire):
+            return True
+    return False
+
+
+def reset(wire: socket.socket) -> None:
+    """Have the wire's end be an RST instead of a FIN."""
+    wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+# -- conducts: the request has been read ---------------------------------------------------------------
+
+
+def says(*pieces: bytes, then: str = "stays", every: float = 0.0) -> Conduct:
+    """
+    Says the pieces, ``every`` so many seconds one, and then ``stays`` for the next request, ``closes``,
+    ``resets``, or ``hangs`` until the peer leaves.
+    """
+    assert then in ("stays", "closes", "resets", "hangs")
+
+    def conduct(wire: socket.socket) -> bool:
+        for number, piece in enumerate(pieces):
+            if number and every and pause(wire, every):
+                return False
+            wire.sendall(piece)
+        if then == "hangs":
+            pause(wire, 600)
+        elif then == "resets":
+            reset(wire)
+        return then == "stays"
+
+    return conduct
+
+
+def drips(start: bytes, drop: bytes, every: float = 1.0) -> Conduct:
+    """Says ``start``, and then a drop every so many seconds for as long as it is listened to."""
+
+    def conduct(wire: socket.socket) -> bool:
+        wire.sendall(start)
+        while not pause(wire, every):
+            wire.sendall(drop)
+        return False
+
+    return conduct
+
+
+def floods(start: bytes, piece: bytes) -> Conduct:
+    """Says ``start``, and then the piece as often and as fast as it can."""
+
+    def conduct(wire: socket.socket) -> bool:
+        wire.sendall(start)
+        much = piece * (PIECE // len(piece) + 1)
+        while True:
+            wire.sendall(much)
+
+    return conduct
+
+
+def late(seconds: float, answer: bytes) -> Conduct:
+    """Answers after so long, if it is still listened to."""
+
+    def conduct(wire: socket.socket) -> bool:
+        if pause(wire, seconds):
+            return False
+        wire.sendall(answer)
+        return True
+
+    return conduct
+
+
+def bomb(size: int = 50_000_000) -> bytes:
+    """A response whose body is some thousandth of ``size``, and that much when it is decoded."""
+    body = gzip.compress(bytes(size), mtime=0)
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Type: application/json\r\n"
+    return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
+
+
+class InTurn:
+    """
+    A policy: on each path its own answers one after another, the last of them over and over.
+
+    Elsewhere 200.
+    """
+
+    def __init__(self, scripts: dict[str, Sequence[int | bytes | Conduct]]) -> None:
+        self._scripts = scripts
+        self._asked = dict.fromkeys(scripts, 0)
+
+    def __call__(self, callback: Callback) -> int | bytes | Conduct:
+        script = self._scripts.get(callback.path)
+        if script is None:
+            return 200
+        number = self._asked[callback.path]
+        self._asked[callback.path] += 1
+        return script[min(number, len(script) - 1)]
+
+
+# -- listeners: no request is read -----------------------------------------------------------------------
+
+
+@contextmanager
+def unheard() -> Iterator[int]:
+    """A port that drops every SYN: its backlog is full."""
+    with socket.socket() as full, contextlib.ExitStack() as fillers:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        port: int = full.getsockname()[1]
+        for _ in range(4):
+            filler = fillers.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", port))
+        yield port
+
+
+@contextmanager
+def closed() -> Iterator[int]:
+    """A port that refuses connections, and stays ours: it is bound, and nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+class Blurts(HttpServer):
+    """Says ``words`` to whatever comes first, reads no more, and then hangs, or leaves at once."""
+
+    def __init__(self, words: bytes = b"", leaves: bool = False) -> None:
+        self.words = words
+        self.leaves = leaves
+        self.met = 0
+        super().__init__()
+
+    def respond(self, request: Request, wire: socket.socket) -> bool:
+        raise AssertionError("it reads no request")
+
+    def _serve(self, wire: socket.socket) -> None:
+        with self.changed:
+            self.met += 1
+            self.changed.notify_all()
+        with wire, contextlib.suppress(OSError):
+            if not self.leaves:
+                wire.recv(1)
+            wire.sendall(self.words)
+            while not self.leaves and wire.recv(65536):
+                pass
+        with self.changed:
+            self._wires.discard(wire)
