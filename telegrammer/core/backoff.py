@@ -31,11 +31,12 @@ def backoff(failures_before: int, jitter: float) -> float:
 
 def storage_wait(failures_before: int, jitter: float) -> float:
     """
-    Seconds until a database that failed is tried again: 1 doubling to 8, plus 0 to 25 %.
+    Seconds until a database that failed is tried again: 1 doubling to 6, plus 0 to 25 %.
 
-    No peer has to be spared, and ingestion is to go on within 10 s of the trouble's end (contract 4).
+    No peer has to be spared, and what was sent meanwhile is to be with its receivers within 10 s of the
+    trouble's end.
     """
-    return doubled(1.0, failures_before, 8.0) * (1 + 0.25 * jitter)
+    return doubled(1.0, failures_before, 6.0) * (1 + 0.25 * jitter)
 
 
 def conflict_wait(conflicts_before: int) -> float:

@@ -40,8 +40,8 @@ from telegrammer.ports import Callbacks, Deliveries, Jitter, Now
 
 log = Logger()
 
-LONGEST_BACK_OFF = 10.0
-"""Seconds between two turns that fail, at most."""
+LONGEST_BACK_OFF = 8.0
+"""Seconds between two turns that fail, at most: deliveries go on within 10 s of the trouble's end."""
 
 LOOK_AT_CLOCK = 1.0
 """Seconds: a longer rest is interrupted as often, to notice a clock that was set."""

@@ -85,6 +85,11 @@ _KINDS: dict[int, type[StorageUnavailable]] = {
     sqlite3.SQLITE_PERM: StoreReadOnly,
 }
 
+_EXTENDED_KINDS: dict[int, type[StorageUnavailable]] = {
+    # The -shm file could not grow: "the volume is out of space" (sqlite.org/rescode.html#ioerr_shmsize).
+    sqlite3.SQLITE_IOERR_SHMSIZE: StoreFull,
+}
+
 _TEXTS: dict[type[StorageUnavailable], str] = {
     StoreBusy: "the database is locked by another process",
     StoreFull: "the disk of the database is full",
@@ -111,8 +116,10 @@ def translate(error: BaseException | None) -> StorageUnavailable | None:
     ):
         return None
     # The low byte is the primary result code: sqlite.org/rescode.html.
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    return problem(_KINDS.get(code, StoreFailing))
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    if code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return StoreFailing("the database is damaged")
+    return problem(_EXTENDED_KINDS.get(code) or _KINDS.get(code & 0xFF, StoreFailing))
 
 
 def uri(path: Path | str) -> str:

@@ -20,8 +20,8 @@ class WaitTests(SynchronousTestCase):
         self.assertEqual(backoff(10**9, 0), 60)
 
     def test_storage(self) -> None:
-        self.assertEqual([storage_wait(n, 0) for n in range(6)], [1, 2, 4, 8, 8, 8])
-        self.assertEqual(storage_wait(9, 1), 10)
+        self.assertEqual([storage_wait(n, 0) for n in range(6)], [1, 2, 4, 6, 6, 6])
+        self.assertEqual(storage_wait(9, 1), 7.5)
 
     def test_conflicts(self) -> None:
         self.assertEqual([conflict_wait(n) for n in range(6)], [5, 15, 30, 60, 60, 60])

@@ -108,7 +108,7 @@ class BackOffTests(SynchronousTestCase):
     def test_storage(self) -> None:
         state, rests = run(POLLING, *[StorageFailed()] * 6, jitter=0.999)
         self.assertEqual(sorted(rests), rests)
-        self.assertTrue(1 <= rests[0] < 1.25 and 9.9 < rests[-1] < 10, rests)
+        self.assertTrue(1 <= rests[0] < 1.25 and 7.4 < rests[-1] < 7.5, rests)
         self.assertEqual((state.state, state.reason, state.failures), ("backing_off", "storage", 6))
         self.assertEqual(run(state, NetworkFailure("x"))[1], [60])
 

@@ -334,7 +334,7 @@ class StorageTests(DispatcherCase):
             (alarm,) = self.clock.getDelayedCalls()
             waits.append(alarm.getTime() - self.clock.seconds())
             self.clock.advance(waits[-1])
-        self.assertEqual(waits, [1, 2, 4, 8, 10, 10])
+        self.assertEqual(waits, [1, 2, 4, 8, 8, 8])
 
     def test_a_commit_of_another_process_ends_the_back_off(self) -> None:
         self.start()

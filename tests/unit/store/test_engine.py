@@ -32,6 +32,7 @@ class TranslationTests(SynchronousTestCase):
             (sqlite3.SQLITE_BUSY_SNAPSHOT, StoreBusy),
             (sqlite3.SQLITE_LOCKED_SHAREDCACHE, StoreBusy),
             (sqlite3.SQLITE_FULL, StoreFull),
+            (sqlite3.SQLITE_IOERR_SHMSIZE, StoreFull),
             (sqlite3.SQLITE_READONLY, StoreReadOnly),
             (sqlite3.SQLITE_READONLY_DBMOVED, StoreReadOnly),
             (sqlite3.SQLITE_CANTOPEN_ISDIR, StoreReadOnly),
@@ -45,6 +46,7 @@ class TranslationTests(SynchronousTestCase):
     def test_damage_comes_as_another_class(self) -> None:
         error = error_with(sqlite3.SQLITE_CORRUPT, sqlite3.DatabaseError)
         self.assertIs(type(translate(error)), StoreFailing)
+        self.assertEqual(str(translate(error)), "the database is damaged")
 
     def test_an_error_without_a_code(self) -> None:
         self.assertIs(type(translate(sqlite3.OperationalError("odd"))), StoreFailing)
