@@ -7,11 +7,13 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -128,6 +130,8 @@ class Daemon:
     """Where it runs; its state directory unless said otherwise."""
     passed: Sequence[int] = ()
     """Descriptors that it inherits."""
+    prefix: Sequence[str] = ()
+    """What it is started through, such as the way into a namespace; it has to end in an ``exec``."""
     may_show_tracebacks: bool = False
     url: str = field(default="", init=False)
     output: Output = field(factory=Output, init=False)
@@ -150,7 +154,7 @@ class Daemon:
     def launch(self) -> None:
         """Start it and do not wait."""
         assert self._process is None or self._process.poll() is not None, "it runs"
-        argv = [*self.program, "--db", str(self.db), "--api-url", self.api_url]
+        argv = [*self.prefix, *self.program, "--db", str(self.db), "--api-url", self.api_url]
         if not any(word in ("--port", "--listen") for word in self.arguments):
             argv += ["--port", "0"]
         self._process = subprocess.Popen(
@@ -231,7 +235,7 @@ class Daemon:
     def run(self, *arguments: str, seconds: float = PATIENCE) -> subprocess.CompletedProcess[str]:
         """An operator command on its database."""
         return subprocess.run(
-            [*COMMAND, *arguments, "--db", str(self.db)],
+            [*self.prefix, *COMMAND, *arguments, "--db", str(self.db)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -245,10 +249,10 @@ class Daemon:
         """Make a key with the command, as an operator does."""
         done = self.run("add-key", name)
         assert done.returncode == 0, done.stderr
-        self.key = done.stdout.strip()
-        assert re.fullmatch(r"[0-9a-f]{64}", self.key), done.stdout
-        self._keys.append(self.key)
-        return self.key
+        key = done.stdout.strip()
+        assert re.fullmatch(r"[0-9a-f]{64}", key), done.stdout
+        self.know(key)
+        return key
 
     def adopt(self, database: bytes, key: str) -> None:
         """Begin with this database, in which ``key`` is known; there is none yet."""
@@ -256,8 +260,19 @@ class Daemon:
         descriptor = os.open(self.db, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "wb") as file:
             file.write(database)
+        self.know(key)
+
+    def know(self, key: str) -> None:
+        """Use this key from now on, and look out for it in the output."""
         self.key = key
         self._keys.append(key)
+
+    @contextmanager
+    def look(self) -> Iterator[sqlite3.Connection]:
+        """Its database, as another process has it that only reads."""
+        uri = f"{self.db.as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, timeout=5, isolation_level=None)) as connection:
+            yield connection
 
     # -- its callers -----------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ class Gateway:
 
     def query(self, sql: str, *values: object) -> list[Any]:
         """Look into the database, as another process that only reads."""
-        with closing(sqlite3.connect(f"file:{self.daemon.db}?mode=ro", uri=True, timeout=5)) as connection:
+        with self.daemon.look() as connection:
             return connection.execute(sql, values).fetchall()
 
     @contextmanager

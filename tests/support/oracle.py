@@ -16,8 +16,6 @@ Not for tests that restart the update ids, move a chat, or remove a subscription
 from __future__ import annotations
 
 import os
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Self
 
@@ -187,8 +185,7 @@ class Oracle:
 
     def _stored(self) -> Stored:
         """Read as another process does, in one snapshot; and judged for itself."""
-        uri = f"{self.gateway.daemon.db.as_uri()}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, timeout=5, isolation_level=None)) as connection:
+        with self.gateway.daemon.look() as connection:
             cursor = connection.cursor()
             cursor.execute("BEGIN")
             broken = violations(cursor)
