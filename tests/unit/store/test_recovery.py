@@ -46,6 +46,24 @@ class RecoveryTests(SynchronousTestCase):
         self.recover()
         self.assertEqual([self.queue.lane(lane)[2:] for lane in (suspect, other)], [(1, 0), (0, 0)])
 
+    @pytest.mark.report("H2")
+    def test_a_lane_that_was_well_goes_before_those_that_were_sick(self) -> None:
+        """Cut off amid its attempt, beside one that hung as long and one that waits for a turn."""
+        hung, waits, well = (self.queue.subscribe() for _ in range(3))
+        self.queue.ingest()
+        for job in self.queue.claim():
+            self.queue.finish(job, Done(slow=job.subscription_id != well))
+        self.queue.ingest()
+        self.queue.now += 5
+        self.queue.execute("UPDATE lanes SET next_due = next_due + 1 WHERE subscription_id = ?", waits)
+        claimed = self.queue.turn(free=2, free_sick=1).claimed
+        self.assertEqual([job.subscription_id for job in claimed], [well, hung])
+        self.queue.now += 5
+        self.assertEqual(self.recover(), Recovered(requeued=2))
+        self.assertEqual([self.queue.lane(lane)[2] for lane in (hung, waits, well)], [1, 1, 1])
+        claimed = self.queue.turn(free=4, free_sick=2).claimed
+        self.assertEqual([job.subscription_id for job in claimed], [well, waits])
+
     @pytest.mark.report("H5")
     def test_attempts_are_never_exceeded(self) -> None:
         lane = self.queue.subscribe()
@@ -82,7 +100,8 @@ class RecoveryTests(SynchronousTestCase):
         self.queue.claim()
         deliveries.retry(self.queue.cursor, [first.id], self.queue.now)
         self.assertEqual(self.recover(), Recovered(requeued=1))
-        self.assertEqual(self.queue.lane(lane)[:2], (1, self.queue.now))
+        self.assertEqual(self.queue.lane(lane)[:2], (1, 0))
+        self.assertEqual([job.id for job in self.queue.claim()], [first.id])
 
     def test_a_clock_set_back_lengthens_no_wait(self) -> None:
         lane = self.queue.subscribe()
