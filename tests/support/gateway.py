@@ -13,6 +13,9 @@ from typing import Any
 
 from attrs import define
 
+from telegrammer.core.subscriptions import SubscriptionLimits
+from telegrammer.store import subscriptions
+from telegrammer.store.engine import connect, immediate
 from tests.support.bot_api import BotApi
 from tests.support.daemon import PATIENCE, Daemon
 from tests.support.receiver import Callback, CallbackReceiver
@@ -36,6 +39,16 @@ class Gateway:
     def subscribe(self, path: str = "/hook", chat_id: int = CHAT) -> int:
         """A subscription of the receiver's ``path``."""
         return self.daemon.subscribe(chat_id, self.receiver.url + path)
+
+    def prepare(self, paths: Sequence[str], chat_id: int = CHAT) -> list[int]:
+        """Subscriptions of these paths from before the daemon's first start: many of them in no time."""
+        if not self.daemon.key:
+            self.daemon.adopt(*_database_with_a_key())
+        limits = SubscriptionLimits(per_key=10**6, total=10**6)
+        with closing(connect(self.daemon.db)) as connection, immediate(connection) as cursor:
+            return [
+                subscriptions.add(cursor, 1, chat_id, self.receiver.url + path, limits, 0) for path in paths
+            ]
 
     def query(self, sql: str, *values: object) -> list[Any]:
         """Look into the database, as another process that only reads."""
