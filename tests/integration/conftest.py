@@ -15,10 +15,11 @@ from zope.interface import implementer
 
 from tests.support.bounded import bounded
 from tests.support.gateway import Gateway, gateway
+from tests.support.lab import repetitions
 
 __all__ = ["bounded"]
 
-LONGEST = 120
+LONGEST = repetitions(120, 900)
 """Seconds that a test may take, and its fixtures each way; none comes near it."""
 
 
@@ -41,6 +42,12 @@ def watchdog(what: str) -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What looks back upon the whole run comes last."""
+    items.sort(key=lambda item: item.get_closest_marker("last") is not None)
 
 
 @pytest.hookimpl(wrapper=True)

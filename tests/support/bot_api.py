@@ -16,6 +16,7 @@ from attrs import frozen
 from telegrammer.demo.update_queue import UpdateQueue
 from tests.support.daemon import PATIENCE, TOKEN
 from tests.support.http_server import HttpServer, Request, has_left, response
+from tests.support.overheard import PAYLOAD
 
 JSON = "Content-Type: application/json"
 
@@ -93,6 +94,7 @@ class BotApi(HttpServer):
             "date": 1_793_000_000,
             "chat": {"id": chat_id, "type": kind} | chat,
             "text": text,
+            "author_signature": PAYLOAD,
         }
         encoded = json.dumps(message).encode()
         return self.push(b'"message":' + encoded), encoded

@@ -21,6 +21,8 @@ from urllib.parse import urlsplit
 
 from attrs import define, field, frozen
 
+from tests.support.overheard import OVERHEARD
+
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsawQ"
 """Shaped like a bot token, and nobody's."""
@@ -203,6 +205,7 @@ class Daemon:
         return status, "\n".join(self.output.lines[seen:])
 
     def __enter__(self) -> Self:
+        OVERHEARD.must_not_show("token", self.token, self.token.partition(":")[2])
         return self
 
     def __exit__(
@@ -216,6 +219,8 @@ class Daemon:
                 self._process.kill()
                 self._process.wait()
         self.output.finish()
+        OVERHEARD.must_not_show("key", *self._keys)
+        OVERHEARD.hear(f"the daemon of {self.state.name}", self.output.text)
         if kind is not None:
             print(self.output.text, file=sys.stderr)
             return
@@ -234,7 +239,7 @@ class Daemon:
 
     def run(self, *arguments: str, seconds: float = PATIENCE) -> subprocess.CompletedProcess[str]:
         """An operator command on its database."""
-        return subprocess.run(
+        done = subprocess.run(
             [*self.prefix, *COMMAND, *arguments, "--db", str(self.db)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -244,6 +249,10 @@ class Daemon:
             env=clean_environment() | dict(self.environment),
             cwd=self.directory or self.state,
         )
+        # The one secret that is said on purpose, once, to who asked for it.
+        shown = "" if "add-key" in arguments else done.stdout
+        OVERHEARD.hear(f"{' '.join(arguments)} in {self.state.name}", shown + done.stderr)
+        return done
 
     def add_key(self, name: str = "test") -> str:
         """Make a key with the command, as an operator does."""

@@ -18,6 +18,7 @@ from telegrammer.store import subscriptions
 from telegrammer.store.engine import connect, immediate
 from tests.support.bot_api import BotApi
 from tests.support.daemon import PATIENCE, Daemon
+from tests.support.overheard import QUERY
 from tests.support.receiver import Callback, CallbackReceiver
 
 CHAT = 1001
@@ -38,7 +39,11 @@ class Gateway:
 
     def subscribe(self, path: str = "/hook", chat_id: int = CHAT) -> int:
         """A subscription of the receiver's ``path``."""
-        return self.daemon.subscribe(chat_id, self.receiver.url + path)
+        return self.daemon.subscribe(chat_id, self.callback_url(path))
+
+    def callback_url(self, path: str) -> str:
+        """Leads to the receiver's ``path``, with a query that is to stay a secret."""
+        return f"{self.receiver.url}{path}?{QUERY}"
 
     def prepare(self, paths: Sequence[str], chat_id: int = CHAT) -> list[int]:
         """Subscriptions of these paths from before the daemon's first start: many of them in no time."""

@@ -12,6 +12,7 @@ from attrs import define, field
 
 from tests.support.daemon import PATIENCE
 from tests.support.http_server import HttpServer, Request, response
+from tests.support.overheard import QUERY
 
 
 @define(eq=False)
@@ -19,6 +20,7 @@ class Callback:
     """One POST that arrived, body read; unanswered until ``answer`` when the receiver holds."""
 
     path: str
+    """As in the URL that was registered, without the query that marks it (`overheard.QUERY`)."""
     delivery_id: str
     body: bytes
     request: Request
@@ -70,9 +72,10 @@ class CallbackReceiver(HttpServer):
             return [callback for callback in self.arrived if path is None or callback.path == path]
 
     def respond(self, request: Request, wire: socket.socket) -> bool:
+        path = request.target.removesuffix("?" + QUERY)
         delivery_id = request.headers.get("x-telegrammer-delivery-id", "")
         connection: int = wire.getpeername()[1]
-        callback = Callback(request.target, delivery_id, request.body, request, connection)
+        callback = Callback(path, delivery_id, request.body, request, connection)
         with self.changed:
             self.arrived.append(callback)
             self.changed.notify_all()
