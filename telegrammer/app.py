@@ -24,7 +24,7 @@ from telegrammer import __version__
 from telegrammer.config import Settings
 from telegrammer.core.subscriptions import SubscriptionLimits
 from telegrammer.core.telegram import Identity
-from telegrammer.delivery.dispatcher import Dispatcher
+from telegrammer.delivery.dispatcher import MOST_ASIDE, Dispatcher
 from telegrammer.delivery.housekeeping import Housekeeping, interval
 from telegrammer.ingest.bot_api import BotApi
 from telegrammer.ingest.ingestor import Ingestor
@@ -71,7 +71,7 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
 
     tls = policy_for_https(settings.ca_file)
     workers = settings.delivery_workers
-    callback_names = ThreadedResolver(reactor, reactor, threads=max(64, 2 * workers))
+    callback_names = ThreadedResolver(reactor, reactor, threads=2 * (workers + MOST_ASIDE))
     callbacks = CallbackClient(
         reactor,
         reactor,
@@ -79,6 +79,8 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
         tls,
         f"telegrammer/{__version__}",
         CallbackLimits(idle_connections=max(64, workers)),
+        # The dispatcher is built below.
+        on_stuck=lambda: dispatcher.wake(),
     )
     api_names = ThreadedResolver(reactor, reactor, threads=8)
     api_reactor = reactor_with_resolver(reactor, reactor, api_names)
@@ -103,6 +105,7 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
         workers,
         # The poller, built below, may be waiting for room.
         on_left=lambda: poller.notify_room(),
+        stuck=callbacks.stuck,
     )
     housekeeping = Housekeeping(
         deliveries,

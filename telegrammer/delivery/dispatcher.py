@@ -9,7 +9,8 @@ its results are kept for the next and nothing is claimed: a full disk causes no 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
+from itertools import islice
 
 from attrs import define, evolve, field
 from twisted.application.service import Service
@@ -49,10 +50,17 @@ LOOK_AT_CLOCK = 1.0
 LAST_TRIES = 5
 """So many turns may fail while stopping; then the results they carry are given up."""
 
+MOST_ASIDE = 32
+"""So many attempts that are stuck in a name look-up hold no worker."""
+
 _SLACK = 0.005
 
 
 def _nothing() -> None: ...
+
+
+def _nobody() -> Set[int]:
+    return frozenset()
 
 
 @define(eq=False)
@@ -60,8 +68,13 @@ class Dispatcher(Service):
     """
     ``workers`` slots, each of which holds one attempt from its claim to its result.
 
+    An attempt that is stuck in the look-up of its name is set *aside*: it troubles no receiver, so its slot
+    is free for another meanwhile.  Otherwise a few names that hang would hold every slot until their
+    deadline, and all the rest would wait for them.
+
     :param schedule: the budget and the waits, as the store's rules have them.
     :param on_left: called after a turn in which jobs left the queue, so that there is room again.
+    :param stuck: which attempts (by the job's id) are stuck so; ``wake`` is to be called for each.
     """
 
     deliveries: Deliveries
@@ -72,6 +85,7 @@ class Dispatcher(Service):
     schedule: Schedule
     workers: int
     on_left: Callable[[], None] = _nothing
+    stuck: Callable[[], Set[int]] = _nobody
     _wall: WallClock = field(init=False)
     _busy: dict[int, Claimed] = field(factory=dict, init=False)
     """The attempts under way, by the job's id."""
@@ -119,9 +133,10 @@ class Dispatcher(Service):
 
     def status(self) -> DeliveryStatus:
         """For ``/health``."""
+        busy = len(self._busy) - len(self._aside())
         if not self.running:
-            return DeliveryStatus("stopped", self.workers, len(self._busy))
-        return DeliveryStatus("backing_off" if self._failures else "ok", self.workers, len(self._busy))
+            return DeliveryStatus("stopped", self.workers, busy)
+        return DeliveryStatus("backing_off" if self._failures else "ok", self.workers, busy)
 
     def take_toll(self) -> Toll:
         """How many jobs turns have buried, and evicted, since this was last asked."""
@@ -146,8 +161,13 @@ class Dispatcher(Service):
     def _idle(self) -> bool:
         return not (self._turning or self._busy or self._finished)
 
+    def _aside(self) -> Set[int]:
+        """The attempts that hold no slot at present."""
+        return frozenset(islice(self.stuck(), MOST_ASIDE))
+
     def _free(self) -> int:
-        return self.workers - len(self._busy) if self.running else 0
+        # Some of those set aside may have found their names after all.
+        return max(0, self.workers - len(self._busy) + len(self._aside())) if self.running else 0
 
     def _is_wanted(self) -> bool:
         """Whether a turn has something to do."""
@@ -194,7 +214,9 @@ class Dispatcher(Service):
     def _slots(self) -> Slots:
         # One that is slow already is sick, though its lane learns so only at its end.
         begun = self.clock.seconds() - SLOW
-        sick = sum(job.sick or self._since[job.id] < begun for job in self._busy.values())
+        aside = self._aside()
+        holding = (job for job in self._busy.values() if job.id not in aside)
+        sick = sum(job.sick or self._since[job.id] < begun for job in holding)
         return Slots(self._free(), max(0, sick_share(self.workers) - sick), self._healthy_run)
 
     def _clock_was_set(self, seconds: int) -> None:

@@ -8,7 +8,7 @@ The limits live in ``response`` (bytes), ``connecting`` (connect time) and here 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import lru_cache
 from typing import Any, Protocol, cast
 
@@ -30,6 +30,12 @@ from telegrammer.outbound.resolver import Addresses, LookupFailed
 from telegrammer.outbound.response import ResponseReader
 
 STOPPED = "gateway stopped"
+
+LOOKUP_PATIENCE = 0.05
+"""Seconds after which an attempt whose name is still being looked up counts as stuck."""
+
+
+def _nothing() -> None: ...
 
 
 class Resolver(Protocol):
@@ -65,7 +71,8 @@ class CallbackClient:
     """
     POSTs jobs to their callback URLs; an implementation of ``ports.Callbacks``.
 
-    ``tls`` makes the connection creator for a host (``outbound.tls.policy_for_https``).
+    ``tls`` makes the connection creator for a host (``outbound.tls.policy_for_https``); ``on_stuck`` is
+    called when one more attempt is `stuck`.
     """
 
     tcp: IReactorTCP
@@ -74,6 +81,8 @@ class CallbackClient:
     tls: IPolicyForHTTPS
     user_agent: str
     limits: CallbackLimits = CallbackLimits()
+    on_stuck: Callable[[], None] = _nothing
+    _stuck: set[int] = field(factory=set, init=False)
     _pool: ConnectionPool = field(init=False)
     _route: Callable[[str], _Route] = field(init=False)
     _deadlines: Deadlines = field(init=False)
@@ -105,11 +114,15 @@ class CallbackClient:
         connection = self._pool.take(route.peer)
         posting: Deferred[AttemptResult]
         if connection is None:
-            posting = Deferred.fromCoroutine(self._connect_and_post(route.peer, request))
+            posting = Deferred.fromCoroutine(self._connect_and_post(route.peer, request, job.id))
         else:
             posting = cast("Deferred[AttemptResult]", connection.exchange(request))
         self._deadlines.add(posting, self.limits.total)
         return posting.addBoth(self._finish, posting)
+
+    def stuck(self) -> Set[int]:
+        """The jobs (by id) whose attempts wait for a name that does not come, and so for no receiver."""
+        return self._stuck
 
     def _finish(
         self, result: AttemptResult | Failure, posting: Deferred[AttemptResult]
@@ -133,15 +146,30 @@ class CallbackClient:
             posting.cancel()
         return self._pool.close()
 
-    async def _connect_and_post(self, peer: Peer, request: bytes) -> AttemptResult:
+    async def _connect_and_post(self, peer: Peer, request: bytes, job_id: int) -> AttemptResult:
         try:
-            connection = await self._connect(peer)
+            connection = await self._connect(peer, await self._look_up(peer, job_id))
         except (LookupFailed, Unreachable) as error:
             return Unanswered(error.why)
         return await connection.exchange(request)
 
-    async def _connect(self, peer: Peer) -> CallbackConnection:
-        addresses = await self.resolver.resolve(peer.host, peer.port)
+    async def _look_up(self, peer: Peer, job_id: int) -> Addresses:
+        addresses = self.resolver.resolve(peer.host, peer.port)
+        if addresses.called:
+            return await addresses
+        patience = self.clock.callLater(LOOKUP_PATIENCE, self._is_stuck, job_id)
+        try:
+            return await addresses
+        finally:
+            if patience.active():
+                patience.cancel()
+            self._stuck.discard(job_id)
+
+    def _is_stuck(self, job_id: int) -> None:
+        self._stuck.add(job_id)
+        self.on_stuck()
+
+    async def _connect(self, peer: Peer, addresses: Addresses) -> CallbackConnection:
         connected: list[CallbackConnection] = []
 
         def build(made: Made) -> CallbackConnection:

@@ -114,11 +114,12 @@ class Network:
 
 @define(eq=False)
 class Names:
-    """A resolver; names that are not in its table stay unanswered."""
+    """A resolver; names that are not in its table stay unanswered, or the test fires what is ``pending``."""
 
     table: dict[str, Sequence[str] | Exception] = field(factory=dict)
     asked: list[str] = field(factory=list)
     cancelled: list[str] = field(factory=list)
+    pending: dict[str, Deferred[Sequence[IPv4Address | IPv6Address]]] = field(factory=dict)
 
     def resolve(self, host: str, port: int) -> Deferred[Sequence[IPv4Address | IPv6Address]]:
         self.asked.append(host)
@@ -130,6 +131,8 @@ class Names:
             answer.errback(found)
         elif found is not None:
             answer.callback([address(text, port) for text in found])
+        else:
+            self.pending[host] = answer
         return answer
 
 

@@ -28,7 +28,7 @@ from telegrammer.core.delivery import (
 from telegrammer.core.health import DeliveryStatus
 from telegrammer.core.problems import StoreClosed, StoreFull
 from telegrammer.core.retry import Schedule
-from telegrammer.delivery.dispatcher import Dispatcher
+from telegrammer.delivery.dispatcher import MOST_ASIDE, Dispatcher
 from telegrammer.ports import Callbacks, Deliveries
 
 NOTHING = Turn()
@@ -98,6 +98,7 @@ class DispatcherCase(SynchronousTestCase):
         self.store = RecordedDeliveries()
         self.receiver = RecordedCallbacks()
         self.left = 0
+        self.stuck: set[int] = set()
         store: Deliveries = self.store
         receiver: Callbacks = self.receiver
         self.dispatcher = Dispatcher(
@@ -109,6 +110,7 @@ class DispatcherCase(SynchronousTestCase):
             Schedule((1, 2, 4)),
             self.workers,
             self.count_left,
+            lambda: self.stuck,
         )
         self.events = self.enterContext(capturedLogs())
 
@@ -185,6 +187,33 @@ class TurnTests(DispatcherCase):
         self.clock.advance(0.5)
         self.dispatcher.wake()
         self.assertEqual([call.slots for call in self.store.calls[1:]], [Slots(2, 2, 0), Slots(1, 0, 0)])
+
+    @pytest.mark.report("H16")
+    def test_one_that_is_stuck_in_its_name_holds_no_slot(self) -> None:
+        self.start()
+        self.answer(Turn((job(1), job(2, sick=True), job(3, sick=True), job(4))))
+        self.stuck = {1, 2}
+        self.dispatcher.wake()
+        self.assertEqual(self.store.calls[1].slots, Slots(2, 1, 0))
+        self.answer(Turn((job(5), job(6))))
+        self.assertEqual(self.dispatcher.status(), DeliveryStatus("ok", 4, 4))
+        self.stuck = set()
+        self.dispatcher.wake()
+        self.assertEqual(self.calls(), 2, "they go on, and there is no room beside them")
+        for _, answer in self.receiver.posts[:3]:
+            answer.callback(Answered(200))
+        self.assertEqual(self.store.calls[2].slots.free, 0)
+        self.answer()
+        self.assertEqual(self.store.calls[3].slots.free, 1)
+
+    def test_so_many_at_most_hold_none(self) -> None:
+        self.start()
+        for first in range(0, MOST_ASIDE + 4, 4):
+            self.assertEqual(self.store.calls[-1].slots.free, 4)
+            self.answer(Turn(tuple(job(number) for number in range(first, first + 4))))
+            self.stuck.update(range(first, first + 4))
+            self.dispatcher.wake()
+        self.assertEqual(self.calls(), MOST_ASIDE // 4 + 1)
 
     def test_full_slots_ask_for_nothing(self) -> None:
         self.start()

@@ -10,12 +10,12 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.client import BrowserLikePolicyForHTTPS
 
 from telegrammer.core.delivery import Answered, AttemptResult, Claimed, Unanswered, Undeliverable
-from telegrammer.outbound.callbacks import CallbackClient, CallbackLimits
+from telegrammer.outbound.callbacks import LOOKUP_PATIENCE, CallbackClient, CallbackLimits
 from telegrammer.outbound.connections import Peer
 from telegrammer.outbound.pool import LINGER
 from telegrammer.outbound.resolver import LookupFailed
 from telegrammer.ports import Callbacks
-from tests.support.network import Names, Network, Wire
+from tests.support.network import Names, Network, Wire, address
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CLOSING = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok"
@@ -220,6 +220,36 @@ class NoAnswers(ClientTestCase):
         self.clock.advance(1)
         self.assertEqual(self.successResultOf(result), Unanswered("timeout after 10 s"))
         self.assertEqual(self.network.attempts, [])
+
+    def test_stuck_in_the_look_up(self) -> None:
+        told: list[set[int]] = []
+        self.client.on_stuck = lambda: told.append(set(self.client.stuck()))
+        result = self.post("http://late.example/")
+        self.assertEqual(self.client.stuck(), set())
+        self.clock.advance(LOOKUP_PATIENCE)
+        self.assertEqual((told, self.client.stuck()), ([{JOB.id}], {JOB.id}))
+        self.names.pending["late.example"].callback([address("192.0.2.1")])
+        self.assertEqual(self.client.stuck(), set())
+        self.network.attempts[-1].accept().receive(CLOSING)
+        self.assertEqual(self.successResultOf(result), Answered(200))
+        self.clock.advance(LINGER)
+        self.assertClean()
+
+    def test_stuck_until_the_deadline(self) -> None:
+        result = self.post("http://hanging.example/")
+        self.clock.advance(LOOKUP_PATIENCE)
+        self.assertEqual(self.client.stuck(), {JOB.id})
+        self.clock.advance(10)
+        self.assertEqual(self.successResultOf(result), Unanswered("timeout after 10 s"))
+        self.assertEqual(self.client.stuck(), set())
+        self.assertClean()
+
+    def test_a_quick_look_up_is_not_stuck(self) -> None:
+        self.post("http://soon.example/")
+        self.names.pending["soon.example"].errback(LookupFailed("name not found"))
+        self.clock.advance(LOOKUP_PATIENCE)
+        self.assertEqual(self.client.stuck(), set())
+        self.assertClean()
 
     def test_cancelled(self) -> None:
         result, wire = self.connected()
