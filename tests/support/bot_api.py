@@ -58,7 +58,9 @@ class BotApi(HttpServer):
     ``withhold``: from now on no poll is answered, whatever is in the queue.
     """
 
-    def __init__(self, token: str = TOKEN, first_id: int = 1000, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, token: str = TOKEN, first_id: int = 1000, tls: ssl.SSLContext | None = None, port: int = 0
+    ) -> None:
         self.token = token
         self.queue = UpdateQueue(next_id=first_id)
         self.calls: list[Call] = []
@@ -69,7 +71,7 @@ class BotApi(HttpServer):
         """Answers of a method whenever nothing is scripted for it."""
         self._scripts: defaultdict[str, deque[Answer]] = defaultdict(deque)
         self._messages = 0
-        super().__init__(tls=tls)
+        super().__init__(tls=tls, port=port)
 
     # -- for the test ----------------------------------------------------------------------------------
 

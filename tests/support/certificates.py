@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import ssl
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from attrs import Factory, define, field, frozen
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 from OpenSSL import SSL
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
@@ -71,6 +74,26 @@ class Authority:
         What a TLS server for ``names`` (host names, addresses) needs; valid from and until so many days
         from now.
         """
+        certificate, key = self._issue(names, first_day, last_day)
+        context = SSL.Context(SSL.TLS_SERVER_METHOD)
+        context.use_certificate(certificate)
+        context.use_privatekey(key)
+        return Server(context)
+
+    def context(self, *names: str, first_day: int = -1, last_day: int = 1) -> ssl.SSLContext:
+        """The same for the standard library's sockets; with our certificate, should it be an intermediate."""
+        certificate, key = self._issue(names, first_day, last_day)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+            file.write(certificate.public_bytes(Encoding.PEM) + (self.pem if self.issuer else b""))
+            file.flush()
+            context.load_cert_chain(file.name)
+        return context
+
+    def _issue(
+        self, names: Sequence[str], first_day: int, last_day: int
+    ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
         now = datetime.datetime.now(datetime.UTC)
         key = _key()
         builder = x509.CertificateBuilder(_name(self.name), _name("server"), key.public_key())
@@ -79,10 +102,7 @@ class Authority:
         if names:
             alternatives = x509.SubjectAlternativeName([_general(name) for name in names])
             builder = builder.add_extension(alternatives, critical=False)
-        context = SSL.Context(SSL.TLS_SERVER_METHOD)
-        context.use_certificate(builder.sign(self.key, hashes.SHA256()))
-        context.use_privatekey(key)
-        return Server(context)
+        return builder.sign(self.key, hashes.SHA256()), key
 
 
 def _general(name: str) -> x509.GeneralName:

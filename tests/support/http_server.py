@@ -49,12 +49,15 @@ class HttpServer:
     """
     Listens on a loopback port; each connection has a thread, each request a call of ``respond``.
 
+    ``port`` 0 picks one.  ``greet`` sees each connection before anything is read of it; False closes it.
+
     ``changed`` guards whatever a subclass keeps, and is notified on every change, so that tests wait for
     events.
     """
 
-    def __init__(self, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None, port: int = 0) -> None:
         self.tls = tls
+        self.greet: Callable[[socket.socket], bool] = lambda wire: True
         self.changed = threading.Condition()
         self.closing = False
         self._wires: set[socket.socket] = set()
@@ -62,7 +65,7 @@ class HttpServer:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.socket(family)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._listener.bind((host, 0))
+        self._listener.bind((host, port))
         self._listener.listen(128)
         self.host = host
         self.port: int = self._listener.getsockname()[1]
@@ -131,6 +134,11 @@ class HttpServer:
             if closing:
                 wire.close()
                 return
+            if not self.greet(wire):
+                with self.changed:
+                    self._wires.discard(wire)
+                wire.close()
+                continue
             self._start(self._shake_hands if self.tls else self._serve, wire)
 
     def _shake_hands(self, plain: socket.socket) -> None:

@@ -57,10 +57,11 @@ class CallbackReceiver(HttpServer):
         policy: Policy = lambda callback: 200,
         host: str = "127.0.0.1",
         tls: ssl.SSLContext | None = None,
+        port: int = 0,
     ) -> None:
         self.policy = policy
         self.arrived: list[Callback] = []
-        super().__init__(host, tls)
+        super().__init__(host, tls, port)
 
     def wait_for(self, count: int, seconds: float = PATIENCE, path: str | None = None) -> list[Callback]:
         """Wait until so many callbacks have arrived (on ``path``); all of them."""
