@@ -53,6 +53,8 @@ class Ingested:
     """Subscriptions moved to another chat, or absorbed there."""
     reset: bool = False
     skipped: tuple[int, ...] = ()
+    evicted: int = 0
+    """The oldest dead jobs, that had to go for a message to fit."""
 
 
 def plan(elements: Sequence[Update | Malformed], cursor: Cursor, skips: AbstractSet[int]) -> Plan:

@@ -44,6 +44,8 @@ class Ingestor:
             )
         for update_id in done.skipped:
             log.warn("malformed update {update_id} skipped, as the operator asked", update_id=update_id)
+        if done.evicted:
+            log.warn("purged {count} dead deliveries, to make room for a message", count=done.evicted)
         if done.migrated:
             log.info("{count} subscriptions moved with their groups", count=done.migrated)
         if done.fresh:

@@ -14,7 +14,9 @@ from telegrammer.core.telegram import Batch, Message
 from telegrammer.core.updates import HIGHEST_UPDATE_ID
 from telegrammer.ports import Now
 from telegrammer.store.engine import Transactions
+from telegrammer.store.lanes import drop_drained
 from telegrammer.store.subscriptions import move_chat
+from telegrammer.store.turns import DEAD_IN_ALL, EVICT
 from telegrammer.store.usernames import observe
 
 BINDING = "SELECT bot_id FROM gateway WHERE id = 1"
@@ -108,7 +110,7 @@ def accept(cursor: sqlite3.Cursor, batch: Batch, max_jobs: int, now: int) -> Ing
     before = read_cursor(cursor)
     marks = frozenset(update_id for (update_id,) in cursor.execute(MARKS))
     todo = plan(batch.elements, before, marks)
-    jobs = migrated = 0
+    jobs = migrated = evicted = 0
     room = max_jobs - int(cursor.execute(ALL_JOBS).fetchone()[0])
     # Chats whose empty lanes have got their head: what follows in this batch queues behind it.
     awake: set[int] = set()
@@ -125,6 +127,9 @@ def accept(cursor: sqlite3.Cursor, batch: Batch, max_jobs: int, now: int) -> Ing
         made = _queue(cursor, message, todo.cursor.epoch, update.update_id, now)
         if made:
             jobs += made
+            if made == jobs > room:
+                evicted = _evict_for(cursor, made, max_jobs)
+                room += evicted
             if jobs > room:
                 raise CapacityReached("the batch does not fit the queue")
             if chat_id not in awake:
@@ -132,6 +137,8 @@ def accept(cursor: sqlite3.Cursor, batch: Batch, max_jobs: int, now: int) -> Ing
                 cursor.execute(WAKE, wake(todo.cursor.epoch, update.update_id, now, chat_id))
         if message.migrate_to_chat_id is not None:
             migrated += _move(cursor, chat_id, message.migrate_to_chat_id, awake)
+    if evicted:
+        drop_drained(cursor)
     if todo.cursor != before:
         cursor.execute(SET_CURSOR, (todo.cursor.next_offset, todo.cursor.epoch))
     if todo.reset:
@@ -147,7 +154,19 @@ def accept(cursor: sqlite3.Cursor, batch: Batch, max_jobs: int, now: int) -> Ing
         migrated=migrated,
         reset=todo.reset,
         skipped=todo.skipped,
+        evicted=evicted,
     )
+
+
+def _evict_for(cursor: sqlite3.Cursor, made: int, max_jobs: int) -> int:
+    """
+    Delete the oldest dead that would keep a message's jobs out for good; how many.
+
+    The dead have a quarter of the queue, so this is about one message that takes more than the rest of it:
+    when all that is pending has left, the dead must not be what still stops ingestion (contract 6).
+    """
+    excess = cursor.execute(DEAD_IN_ALL).fetchone()[0] + made - max_jobs
+    return cursor.execute(EVICT, (excess,)).rowcount if made <= max_jobs and excess > 0 else 0
 
 
 def _queue(cursor: sqlite3.Cursor, message: Message, epoch: int, update_id: int, now: int) -> int:

@@ -51,11 +51,11 @@ class IngestorTests(SynchronousTestCase):
         self.assertEqual([event.get("epoch") for event in warnings], [1, None])
         self.assertEqual([event.get("update_id") for event in warnings], [None, 6])
 
-    def test_tells_of_moved_subscriptions(self) -> None:
+    def test_tells_of_moved_subscriptions_and_of_the_dead_that_made_room(self) -> None:
         async def accept(batch: Batch) -> Ingested:
-            return Ingested(Cursor(6), fresh=1, replayed=0, jobs=0, migrated=3)
+            return Ingested(Cursor(6), fresh=1, replayed=0, jobs=0, migrated=3, evicted=4)
 
         self.patch(FakeIngestion, "accept", lambda store, batch: accept(batch))
         with capturedLogs() as events:
             self.accept(Update(5))
-        self.assertEqual([event["count"] for event in events if "count" in event], [3])
+        self.assertEqual([event["count"] for event in events if "count" in event], [4, 3])

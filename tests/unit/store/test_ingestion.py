@@ -209,9 +209,44 @@ class CapacityTests(IngestionCase):
     def test_the_dead_count(self) -> None:
         subscribe(self.connection, self.owner, 5)
         self.accept(text(1, 5), text(2, 5), text(3, 5))
-        self.connection.execute("UPDATE deliveries SET state = 'DEAD', died_at = 1000")
-        self.connection.execute("UPDATE lanes SET head_id = NULL, next_due = NULL")
+        self.bury(1)
         self.refuse(CapacityReached, text(4, 5))
+
+    @pytest.mark.report("H8")
+    def test_the_dead_do_not_keep_a_message_out_for_good(self) -> None:
+        """The oldest go, so many as are in the way of one message when nothing else is; no more."""
+        lane = subscribe(self.connection, self.owner, 5)
+        self.accept(text(1, 5), text(2, 5), text(3, 5))
+        self.bury(2)
+        for url in ("http://h/2", "http://h/3"):
+            subscribe(self.connection, self.owner, 6, url)
+        self.refuse(CapacityReached, text(4, 6))
+        self.bury(3)
+        self.refuse(CapacityReached, text(4, 6), text(5, 6))
+        self.assertEqual(self.accept(text(4, 6)).evicted, 2)
+        left = [job for job in jobs(self.connection) if job[0] == lane]
+        self.assertEqual(left, [(lane, 0, 3, "u3")])
+
+    def test_one_that_never_fits_costs_no_dead(self) -> None:
+        subscribe(self.connection, self.owner, 5)
+        self.accept(text(1, 5))
+        self.bury(1)
+        for number in range(4):
+            subscribe(self.connection, self.owner, 6, f"http://h/{number}")
+        self.refuse(CapacityReached, text(2, 6))
+
+    def bury(self, up_to: int) -> None:
+        """The lane's jobs up to this update die."""
+        self.connection.execute(
+            "UPDATE deliveries SET state = 'DEAD', died_at = 1000 WHERE update_id <= ?", (up_to,)
+        )
+        self.connection.execute(
+            """
+            UPDATE lanes SET next_due = CASE WHEN d.id IS NULL THEN NULL ELSE 1000 END, head_id = d.id
+            FROM (SELECT (SELECT id FROM deliveries WHERE state <> 'DEAD' ORDER BY update_id LIMIT 1) AS id) d
+            WHERE subscription_id = 1
+            """
+        )
 
     def test_what_makes_no_job_always_fits(self) -> None:
         subscribe(self.connection, self.owner, 5)
