@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from attrs import frozen
+from attrs import field, frozen
 
 from telegrammer.demo.update_queue import UpdateQueue
 from tests.support.daemon import PATIENCE, TOKEN
@@ -28,6 +28,8 @@ class Call:
     method: str
     arguments: Mapping[str, Any]
     request: Request
+    at: float = field(factory=time.monotonic)
+    """When it arrived (monotonic)."""
 
 
 Answer = bytes | Callable[[Call, socket.socket], bool]
