@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tests.support.http_server import HttpServer, Request, has_left
+from tests.support.http_server import HttpServer, Request
 from tests.support.receiver import Callback, Conduct
 
 PIECE = 65536
@@ -19,13 +19,15 @@ PIECE = 65536
 
 
 def pause(wire: socket.socket, seconds: float) -> bool:
-    """Wait so long; True as soon as the peer has left."""
+    """Wait so long; True as soon as the peer has left.  What it sends meanwhile is dropped."""
     until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        with contextlib.suppress(OSError, ValueError):
-            select.select([wire], [], [], left)
-        if has_left(wire):
-            return True
+    try:
+        while (left := until - time.monotonic()) > 0:
+            readable, _, _ = select.select([wire], [], [], left)
+            if readable and not wire.recv(65536):
+                return True
+    except (OSError, ValueError):
+        return True
     return False
 
 

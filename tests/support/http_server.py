@@ -62,19 +62,31 @@ class HttpServer:
         self.closing = False
         self._wires: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.socket(family)
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._listener.bind((host, port))
-        self._listener.listen(128)
+        self._listeners: list[socket.socket] = []
         self.host = host
-        self.port: int = self._listener.getsockname()[1]
-        self._start(self._accept)
+        self.port = port
+        self.listen_at(host)
+
+    def listen_at(self, host: str) -> None:
+        """Listen at this address too, on the same port."""
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self._listeners.append(listener)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, self.port))
+        listener.listen(128)
+        self.port = listener.getsockname()[1]
+        self._start(self._accept, listener)
 
     @property
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        with self.changed:
+            return len(self._wires)
 
     def respond(self, request: Request, wire: socket.socket) -> bool:
         """Answer on ``wire``; False closes the connection."""
@@ -99,10 +111,11 @@ class HttpServer:
             self.closing = True
             self.changed.notify_all()
             wires = list(self._wires)
-        for wire in (self._listener, *wires):
+        for wire in (*self._listeners, *wires):
             with contextlib.suppress(OSError):
                 wire.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         for thread in self._threads:
             thread.join(10)
             assert not thread.is_alive(), "a thread of the test's server goes on"
@@ -122,10 +135,10 @@ class HttpServer:
         self._threads.append(thread)
         thread.start()
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                wire, _ = self._listener.accept()
+                wire, _ = listener.accept()
             except OSError:
                 return
             with self.changed:
