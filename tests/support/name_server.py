@@ -80,10 +80,16 @@ class NameServer:
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
+    @property
+    def address(self) -> str:
+        """A loopback address that nobody else has."""
+        address: str = self._wire.getsockname()[0]
+        return address
+
     def options(self, options: str) -> None:
         """How patient the resolver is, in the words of resolv.conf(5); for daemons that are started after."""
-        address = self._wire.getsockname()[0]
-        Path(self._files.name, "resolv.conf").write_text(f"nameserver {address}\noptions {options}\n")
+        text = f"nameserver {self.address}\noptions {options}\n"
+        Path(self._files.name, "resolv.conf").write_text(text)
 
     def within(self, argv: Sequence[str]) -> tuple[str, ...]:
         """``argv``, in the same process id, where names are looked up here."""
