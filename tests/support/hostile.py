@@ -8,12 +8,19 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
 
+from tests.support.gateway import CHAT
 from tests.support.http_server import HttpServer, Request
+from tests.support.oracle import Oracle
 from tests.support.receiver import Callback, Conduct
 
+HOSTILE = CHAT + 1
+"""The chat whose messages they get."""
+HALF_A_HANDSHAKE = b"\x16\x03\x03\x40\x00\x02"
+"""The head of a TLS record whose rest never comes."""
 PIECE = 65536
 """How much a flood writes at once, at least."""
 
@@ -34,6 +41,25 @@ def pause(wire: socket.socket, seconds: float) -> bool:
 def reset(wire: socket.socket) -> None:
     """Have the wire's end be an RST instead of a FIN."""
     wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def head(status: bytes, *fields: bytes) -> bytes:
+    """A response's, with these fields and no others."""
+    return b"\r\n".join([b"HTTP/1.1 " + status, *fields]) + b"\r\n\r\n"
+
+
+def subscribe_apart(oracle: Oracle, path: str) -> int:
+    """
+    Subscribe a path of the receiver, for the hostile chat, at an address of its own.
+
+    Connections to one address are shared by whoever is behind it.
+    """
+    receiver = oracle.gateway.receiver
+    address = f"127.0.1.{len(oracle.subscribed)}"
+    receiver.listen_at(address)
+    subscription_id = oracle.gateway.daemon.subscribe(HOSTILE, f"http://{address}:{receiver.port}{path}")
+    oracle.answered(subscription_id, path, HOSTILE)
+    return subscription_id
 
 
 # -- conducts: the request has been read ---------------------------------------------------------------
@@ -126,26 +152,31 @@ class InTurn:
 # -- listeners: no request is read -----------------------------------------------------------------------
 
 
-@contextmanager
-def unheard() -> Iterator[int]:
-    """A port that drops every SYN: its backlog is full."""
-    with socket.socket() as full, contextlib.ExitStack() as fillers:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        port: int = full.getsockname()[1]
+class Shut:
+    """A port that refuses connections; silent, it drops every SYN, for its backlog is full."""
+
+    def __init__(self) -> None:
+        self._sockets = [socket.socket()]
+        self._sockets[0].bind(("127.0.0.1", 0))
+        self.port: int = self._sockets[0].getsockname()[1]
+
+    def fall_silent(self) -> Self:
+        self._sockets[0].listen(0)
         for _ in range(4):
-            filler = fillers.enter_context(socket.socket())
+            filler = socket.socket()
+            self._sockets.append(filler)
             filler.setblocking(False)
-            filler.connect_ex(("127.0.0.1", port))
-        yield port
+            filler.connect_ex(("127.0.0.1", self.port))
+        return self
 
+    def __enter__(self) -> Self:
+        return self
 
-@contextmanager
-def closed() -> Iterator[int]:
-    """A port that refuses connections, and stays ours: it is bound, and nobody listens."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield bound.getsockname()[1]
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for each in self._sockets:
+            each.close()
 
 
 class Blurts(HttpServer):

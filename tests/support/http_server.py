@@ -88,6 +88,14 @@ class HttpServer:
         with self.changed:
             return len(self._wires)
 
+    def hang_up(self) -> None:
+        """Close every connection there is."""
+        with self.changed:
+            wires = list(self._wires)
+        for wire in wires:
+            with contextlib.suppress(OSError):
+                wire.shutdown(socket.SHUT_RDWR)
+
     def respond(self, request: Request, wire: socket.socket) -> bool:
         """Answer on ``wire``; False closes the connection."""
         raise NotImplementedError

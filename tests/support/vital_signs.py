@@ -12,9 +12,11 @@ from pathlib import Path
 
 from attrs import define, field
 
+from tests.support.daemon import PATIENCE
 from tests.support.gateway import CHAT, Gateway
 from tests.support.oracle import Oracle
 
+HEALTHY = ("/healthy/1", "/healthy/2", "/healthy/3")
 PACE = 0.05
 """Seconds between two messages, and between two looks at health."""
 PROMPT = 1.0
@@ -70,9 +72,18 @@ class VitalSigns:
             f"worst {max(latencies):.3f} s; {len(self.asked)} looks at health: p99 {health:.3f} s, "
             f"worst {max(self.asked):.3f} s; allowed for the machine {late:.3f} s"
         )
-        assert self._given and len(latencies) >= len(self._given), "nothing was measured"
+        assert self._given and self.arrived(), "nothing was measured"
         assert callbacks < PROMPT + late, f"healthy receivers wait {callbacks:.3f} s"
         assert health < HEALTH + late, f"health takes {health:.3f} s"
+
+    def wait_for(self, messages: int) -> None:
+        """Until so many were sent."""
+        api = self.oracle.gateway.api
+        api.wait_until(lambda: len(self._given) >= messages, PATIENCE + messages * PACE * TURNS)
+
+    def arrived(self) -> bool:
+        """Every healthy receiver has all that was sent meanwhile."""
+        return len(self.latencies) == len(self._given) * len(HEALTHY)
 
     def end(self) -> None:
         self._over.set()
@@ -124,8 +135,20 @@ def forget_peak(pid: int) -> int:
     return peak(pid)
 
 
-def use_every_thread(gateway: Gateway) -> None:
-    """Have the daemon start the threads that it starts only once there is work for them."""
+def prepared(gateway: Gateway, *arguments: str) -> Oracle:
+    """Up, with healthy receivers that were sent something; what it holds then is the base line."""
+    gateway.daemon.arguments = arguments
+    gateway.start()
+    oracle = Oracle(gateway)
+    for path in HEALTHY:
+        oracle.subscribe(path)
+    oracle.messages(50, "before")
+    oracle.settle()
+    # Some threads are there only once there was work for them.
     with ThreadPoolExecutor(16) as pool:
         for reply in pool.map(lambda _: gateway.daemon.request("GET", "/subscriptions"), range(64)):
             assert reply.status == 200, reply
+    gateway.receiver.wait_until(lambda: gateway.receiver.connections == 0)
+    oracle.base_line()
+    forget_peak(gateway.daemon.process.pid)
+    return oracle

@@ -20,7 +20,7 @@ import trustme
 from attrs import evolve, frozen
 
 from tests.support.gateway import CHAT, Gateway
-from tests.support.hostile import Blurts, InTurn, closed, says
+from tests.support.hostile import Blurts, InTurn, Shut, head, says
 from tests.support.http_server import response
 from tests.support.oracle import Oracle
 from tests.support.receiver import CallbackReceiver, Conduct
@@ -69,10 +69,6 @@ def asks(name: str, status: int, *values: str, waits: float = WAITS[0]) -> Row:
     """Once refused with these ``Retry-After`` fields, then taken."""
     fields = [f"Retry-After: {value}" for value in values]
     return Row(name, [response(status, b"", *fields), 200], 2, None, [waits])
-
-
-def head(status: bytes, *fields: bytes) -> bytes:
-    return b"\r\n".join([b"HTTP/1.1 " + status, *fields]) + b"\r\n\r\n"
 
 
 OK = response(200, b"ok")
@@ -228,14 +224,14 @@ def nowhere() -> Iterator[dict[str, str]]:
     stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(stranger)
     with (
-        closed() as refuses,
+        Shut() as shut,
         Blurts(head(b"400 Bad Request"), leaves=True) as plain,
         Blurts(leaves=True) as leaves,
         CallbackReceiver(tls=stranger) as untrusted,
     ):
         yield {
-            f"http://127.0.0.1:{refuses}/?key=hush": "connection refused",
-            f"https://127.0.0.1:{refuses}/?key=hush": "connection refused",
+            f"http://127.0.0.1:{shut.port}/?key=hush": "connection refused",
+            f"https://127.0.0.1:{shut.port}/?key=hush": "connection refused",
             f"https://127.0.0.1:{plain.port}/?key=hush": "TLS handshake failed",
             f"https://127.0.0.1:{leaves.port}/?key=hush": "TLS handshake failed",
             f"http://127.0.0.1:{leaves.port}/?key=hush": "connection lost",
