@@ -28,6 +28,7 @@ from telegrammer.outbound.deadlines import Deadlines
 from telegrammer.outbound.pool import ConnectionPool
 from telegrammer.outbound.resolver import Addresses, LookupFailed
 from telegrammer.outbound.response import ResponseReader
+from telegrammer.timers import FairClock
 
 STOPPED = "gateway stopped"
 
@@ -89,7 +90,7 @@ class CallbackClient:
     _stopped: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._deadlines = Deadlines(self.clock)
+        self._deadlines = Deadlines(FairClock(self.clock))
         self._pool = ConnectionPool(self.clock, self.limits.idle, self.limits.idle_connections)
         self._route = lru_cache(maxsize=1024)(self._route_of)
 

@@ -19,6 +19,8 @@ from twisted.internet.interfaces import IAddress, IConnector, IDelayedCall, IRea
 from twisted.internet.protocol import ClientFactory, Protocol
 from twisted.python.failure import Failure
 
+from telegrammer.timers import FairClock
+
 IPAddress = IPv4Address | IPv6Address
 
 STEP = 0.25
@@ -100,7 +102,7 @@ class Race:
 
     def start(self, addresses: Iterable[IPAddress]) -> Deferred[None]:
         self._waiting = interleaved(addresses)
-        self._limit = self.clock.callLater(self.seconds, self._fail, CONNECT_TIMEOUT)
+        self._limit = FairClock(self.clock).callLater(self.seconds, self._fail, CONNECT_TIMEOUT)
         self._next()
         return self.result
 

@@ -46,6 +46,7 @@ from telegrammer.core.exchange import (
 )
 from telegrammer.outbound.api_connections import CONNECT_SECONDS, ApiEndpoints, HeadTooLong, KeptConnections
 from telegrammer.outbound.tls import CertificateRefused
+from telegrammer.timers import FairClock
 
 IDLE_SECONDS: Final = 10
 """How long an idle connection is kept: a stale one would make a send's outcome unknown."""
@@ -89,7 +90,7 @@ class Exchange:
             )
 
         asked = Deferred.fromCoroutine(self._ask(method, url, headers, body, limit))
-        return asked.addTimeout(seconds, self.clock, onTimeoutCancel=late)
+        return asked.addTimeout(seconds, FairClock(self.clock), onTimeoutCancel=late)
 
     async def _ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes, limit: int) -> Reply:
         try:

@@ -10,6 +10,8 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
+from telegrammer.timers import FairClock
+
 log = Logger()
 
 T = TypeVar("T")
@@ -54,7 +56,7 @@ class Deadline:
 
     def set(self, seconds: float, late: Callable[..., object], *args: object) -> None:
         self.clear()
-        self._call = self.clock.callLater(seconds, late, *args)
+        self._call = FairClock(self.clock).callLater(seconds, late, *args)
 
     def clear(self) -> None:
         if self._call is not None and self._call.active():

@@ -1,5 +1,5 @@
 """
-The wall clock of the running daemon is set, forward and back, while everything waits for something.
+The wall clock of the daemon is set, forward and back, while everything waits; or the daemon stands still.
 
 What waits goes by the monotonic clock (contract 9): nothing sleeps beyond its schedule, nothing comes early,
 so that there is no storm, and nobody dies of it.  In the full form each jump meets each kind of wait.
@@ -8,9 +8,11 @@ so that there is no storm, and nobody dies of it.  In the full form each jump me
 from __future__ import annotations
 
 import itertools
+import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,13 +20,12 @@ from attrs import define, field
 
 from tests.support.bot_api import failure
 from tests.support.clock_shift import HOUR, YEAR, ClockShift, needs_shifted_clock
+from tests.support.daemon import PATIENCE
 from tests.support.gateway import Gateway, eventually
 from tests.support.http_server import response
 from tests.support.lab import FULL
 from tests.support.oracle import Oracle
 from tests.support.receiver import Callback
-
-pytestmark = needs_shifted_clock
 
 WAIT = 2
 """Seconds between two attempts, before what is added to it."""
@@ -37,7 +38,8 @@ JUMPS = {"3 h forward": 3 * HOUR, "3 h back": -3 * HOUR, "10 years back": -10 * 
 def jumps(*quick: str) -> pytest.MarkDecorator:
     """All of them in the full form, else those named."""
     names = JUMPS if FULL else quick
-    return pytest.mark.parametrize("seconds", [JUMPS[name] for name in names], ids=names)
+    chosen = [pytest.param(JUMPS[name], id=name, marks=needs_shifted_clock) for name in names]
+    return pytest.mark.parametrize("seconds", chosen)
 
 
 @define(eq=False)
@@ -213,3 +215,48 @@ def test_set_while_nothing_waits(
     assert {path: len(times) for path, times in receiver.at.items()} == {"/failing": 3, "/well": 2}
     assert receiver.gaps("/failing")[0] >= WAIT - EARLY
     assert is_sane(gateway)
+
+
+STANDSTILL = 120 if FULL else 3
+"""Seconds; the short one outlasts a wait, the long one every deadline."""
+
+
+def test_standing_still(gateway: Gateway, oracle: Oracle, receiver: Receiver) -> None:
+    """
+    Stopped, and continued: what came meanwhile is read before anything is found too late.
+
+    So an answer that was there in time is worth no second POST, nor a poll a failure; and nothing storms.
+    """
+    gateway.daemon.arguments = ("--retry-schedule", f"{WAIT}s,{WAIT}s,{WAIT}s")
+    receiver.says("/failing", 503, 503)
+    receiver.says("/held", None)
+    gateway.start()
+    for path in ("/failing", "/held", "/well"):
+        oracle.subscribe(path)
+    oracle.message("before")
+    gateway.receiver.wait_for(3)
+    gateway.api.wait_until(lambda: waiting(gateway) == 1 and gateway.api.open_polls == 1)
+    polls = len(gateway.api.of("getUpdates"))
+
+    gateway.daemon.send(signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        caller = pool.submit(gateway.daemon.request, "GET", "/subscriptions", seconds=STANDSTILL + PATIENCE)
+        oracle.messages(5, "meanwhile")
+        gateway.receiver.on("/held")[0].answer(200)
+        time.sleep(STANDSTILL)
+        gateway.daemon.send(signal.SIGCONT)
+        assert caller.result().status == 200
+
+    (failing,) = {callback.delivery_id for callback in gateway.receiver.on("/failing")[:3]}
+    assert oracle.settle() == [failing, failing]
+    assert oracle.dead() == []
+    assert {path: len(times) for path, times in receiver.at.items()} == {
+        "/failing": 8,
+        "/held": 6,
+        "/well": 6,
+    }
+    assert receiver.gaps("/failing")[1] >= WAIT - EARLY
+    eventually(lambda: is_sane(gateway))
+    assert len(gateway.api.of("getUpdates")) - polls <= 6
+    assert gateway.api.most_open_polls == 1
+    assert "backs off" not in gateway.daemon.output.text
