@@ -30,7 +30,7 @@ def prepared(oracle: Oracle, paths: Sequence[str], chat_id: int = CHAT) -> None:
 # -- a turn for everybody ----------------------------------------------------------------------------------
 
 LANES = 1000
-ROUNDS = repetitions(8, 20)
+ROUNDS = repetitions(6, 20)
 
 
 @define(eq=False)
@@ -174,7 +174,7 @@ def test_beside_fifty_that_never_answer(gateway: Gateway, oracle: Oracle, how: s
     hanging = True
     eventually(lambda: daemon.health()["components"]["delivery"]["busy"] == 2)
     load = Load(oracle)
-    load.run(repetitions(3, 30))
+    load.run(repetitions(2, 30))
     assert load.p99("beside fifty that hang") < 1
 
     cut_off = WELL[HEALTHY // 2]
@@ -188,7 +188,7 @@ def test_beside_fifty_that_never_answer(gateway: Gateway, oracle: Oracle, how: s
     oracle.check()
     cut_off = ""
     daemon.start()
-    load.run(repetitions(3, 60))
+    load.run(repetitions(2, 60))
     assert load.p99("after the restart") < 1
     assert max(load.waits) < 5, "a healthy lane waited for one that hangs"
     daemon.kill()
@@ -241,9 +241,9 @@ def test_beside_four_that_take_their_time(gateway: Gateway, oracle: Oracle) -> N
     gateway.start()
     oracle.message("the first, by which they show what they are", SLOW_CHAT)
     oracle.settle()
-    oracle.messages(2, "for the slow", SLOW_CHAT)
+    oracle.messages(repetitions(1, 2), "for the slow", SLOW_CHAT)
     load = Load(oracle)
-    load.run(repetitions(3, 30))
+    load.run(repetitions(2, 30))
     assert load.p99("beside four that are slow") < 1
     assert oracle.settle() == [], "one was sent twice"
     assert oracle.dead() == []
