@@ -148,7 +148,8 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
         reactor,
         RequestLimits(settings.http_workers, settings.http_queue, settings.max_connections),
     )
-    ports = Ports(settings.listen or (tcp_endpoint(settings.host, settings.port),), site, reactor)
+    address = tcp_endpoint(settings.host, settings.port, settings.max_connections)
+    ports = Ports(settings.listen or (address,), site, reactor)
 
     root = OrderedServices(reactor, settings.shutdown_timeout)
     parts: dict[str, IService] = {

@@ -22,10 +22,19 @@ from telegrammer.web.site import GatewaySite
 
 log = Logger()
 
+_LEAST_BACKLOG = 128
+"""Twisted's own is 50, fewer than the callers that may work and wait."""
 
-def tcp_endpoint(host: str, port: int) -> str:
-    """The endpoint string for an address and a port."""
-    return f"tcp:{port}:interface={quoteStringArgument(host)}"
+
+def tcp_endpoint(host: str, port: int, connections: int = 0) -> str:
+    """
+    The endpoint string for an address and a port.
+
+    :param connections: how many may be open.  So many find room in the kernel's queue when they come at once:
+        of one that does not, the kernel drops the first packet, and its client tries again after a second.
+    """
+    backlog = max(connections, _LEAST_BACKLOG)
+    return f"tcp:{port}:interface={quoteStringArgument(host)}:backlog={backlog}"
 
 
 @define(eq=False)

@@ -195,4 +195,5 @@ class ShownTests(SynchronousTestCase):
             self.assertEqual(_shown(endpoint, address), shown)
 
     def test_an_ipv6_address_is_quoted(self) -> None:
-        self.assertEqual(tcp_endpoint("::1", 80), r"tcp:80:interface=\:\:1")
+        self.assertEqual(tcp_endpoint("::1", 80), r"tcp:80:interface=\:\:1:backlog=128")
+        self.assertEqual(tcp_endpoint("::1", 80, 256), r"tcp:80:interface=\:\:1:backlog=256")
