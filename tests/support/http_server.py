@@ -60,6 +60,8 @@ class HttpServer:
         self.greet: Callable[[socket.socket], bool] = lambda wire: True
         self.changed = threading.Condition()
         self.closing = False
+        self.torn: list[bytes] = []
+        """Requests that ended before they were whole."""
         self._wires: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._listeners: list[socket.socket] = []
@@ -182,6 +184,8 @@ class HttpServer:
                     while b"\r\n\r\n" not in buffered:
                         more = wire.recv(65536)
                         if not more:
+                            if buffered:
+                                self.torn.append(buffered)
                             return
                         buffered += more
                     head, _, buffered = buffered.partition(b"\r\n\r\n")
@@ -193,6 +197,7 @@ class HttpServer:
                     while len(buffered) < length:
                         more = wire.recv(65536)
                         if not more:
+                            self.torn.append(head + buffered)
                             return
                         buffered += more
                     body, buffered = buffered[:length], buffered[length:]

@@ -172,7 +172,10 @@ class Oracle:
             now = Footprint.of(pid)
             return now.threads <= base.threads and now.sockets <= base.sockets
 
-        eventually(back)
+        try:
+            eventually(back)
+        except AssertionError:
+            raise AssertionError(f"not back at {base}: {Footprint.of(pid)}") from None
         now = Footprint.of(pid)
         assert now.resident <= base.resident + growth, f"grown from {base} to {now}"
         return now
