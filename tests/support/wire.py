@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import select
 import socket
 import struct
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +21,10 @@ from urllib.parse import urlsplit
 
 from attrs import frozen
 
+from telegrammer.store.database import READERS
 from tests.support.daemon import PATIENCE, Daemon
+from tests.support.gateway import eventually
+from tests.support.oracle import Footprint
 
 _STATUS_LINE = re.compile(r"HTTP/1\.1 ([1-5][0-9]{2}) [\x21-\x7e\x20]*")
 _FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+): ([\x21-\x7e]?[\x20-\x7e]*)")
@@ -195,6 +200,34 @@ def many(daemon: Daemon, count: int) -> Iterator[list[socket.socket]]:
     finally:
         for peer in peers:
             peer.close()
+
+
+def first_answered(peers: Sequence[socket.socket], count: int) -> list[socket.socket]:
+    """Wait until so many of them have something to read; those."""
+    ready: list[socket.socket] = []
+    until = time.monotonic() + PATIENCE
+    while len(ready) < count:
+        assert time.monotonic() < until, f"only {len(ready)} were answered"
+        ready, _, _ = select.select(peers, [], [], 0.02)
+    return ready
+
+
+def warm_up(daemon: Daemon) -> None:
+    """Have so many requests at once that every thread which comes when it is wanted is there."""
+    pid = daemon.process.pid
+    threads = 2 + sum(READERS.values())  # the reactor's, and the writer's
+
+    def all_there() -> bool:
+        with many(daemon, 24) as peers:
+            for number, peer in enumerate(peers):
+                target = (b"/subscriptions", b"/health", b"/send")[number % 3]
+                method, fields = (b"POST", (b"Content-Length: 0",)) if target == b"/send" else (b"GET", ())
+                peer.sendall(head(method, target, daemon.key, b"Connection: close", *fields))
+            for peer in peers:
+                read_answers(read_to_end(peer))
+        return Footprint.of(pid).threads >= threads
+
+    eventually(all_there)
 
 
 # -- requests ----------------------------------------------------------------------------------------------
