@@ -112,6 +112,7 @@ def test_the_highest_id_is_ingested_once(running: Gateway) -> None:
 def test_an_update_that_comes_again_and_again(running: Gateway) -> None:
     """A server that ignores the offset: one job, and about one poll a second."""
     running.subscribe()
+    running.api.wait_until(lambda: running.api.open_polls == 1)
     update = b'{"update_id":117314199,"message":{"chat":%b}}' % CHAT_JSON
     running.api.fallback["getUpdates"] = success(b"[%b]" % update)
     running.api.message(CHAT, "ends the held poll")
