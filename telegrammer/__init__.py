@@ -8,7 +8,8 @@ The map of the house; you may look down, never up, and never into the neighbour'
     app.py                           the one who knows everybody
     web/  ingest/  delivery/         rooms, one for each thing the product does
     store/  outbound/                plumbing: threads and sockets
-    service.py  config/  logs.py     tools: timers, settings, log lines
+    service.py  config/  logs.py     tools: timers, settings, log lines;
+    bounded_tls.py                   and TLS that nobody can flood
     ports.py                         the sockets in the wall
     core/                            the ground: rules, no I/O
 

@@ -26,6 +26,7 @@ from twisted.python.failure import Failure
 from twisted.web.iweb import IPolicyForHTTPS
 from zope.interface import implementer
 
+from telegrammer.bounded_tls import BoundedConnection
 from telegrammer.core.problems import StartRefused
 
 log = Logger()
@@ -62,7 +63,7 @@ class VerifiedConnections:
         name = self.host.rstrip(".")
         is_ip = isIPAddress(name) or isIPv6Address(name)
         identity: DNS_ID | IPAddress_ID = IPAddress_ID(name) if is_ip else DNS_ID(name)
-        connection = SSL.Connection(self.context, None)
+        connection = BoundedConnection(self.context)
         if not is_ip:
             connection.set_tlsext_host_name(name.encode("ascii"))
         checks = _Checks(tlsProtocol, identity)

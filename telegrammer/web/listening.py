@@ -6,17 +6,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from attrs import define, field
+from attrs import define, field, frozen
 from twisted.application.service import Service
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import quoteStringArgument, serverFromString
 from twisted.internet.error import CannotListenError, ConnectionDone
 from twisted.internet.interfaces import IListeningPort
+from twisted.internet.protocol import Factory
+from twisted.internet.ssl import ContextFactory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.lockfile import FilesystemLock
 
+from telegrammer.bounded_tls import BoundedServerConnections
 from telegrammer.core.problems import StartRefused
 from telegrammer.web.site import GatewaySite
 
@@ -35,6 +38,28 @@ def tcp_endpoint(host: str, port: int, connections: int = 0) -> str:
     """
     backlog = max(connections, _LEAST_BACKLOG)
     return f"tcp:{port}:interface={quoteStringArgument(host)}:backlog={backlog}"
+
+
+@frozen
+class BoundingReactor:
+    """The reactor, as endpoints see it: TLS by it is bounded."""
+
+    reactor: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.reactor, name)
+
+    def listenSSL(
+        self,
+        port: int,
+        factory: Factory,
+        contextFactory: ContextFactory,
+        backlog: int = 50,
+        interface: str = "",
+    ) -> IListeningPort:
+        bounded = BoundedServerConnections(contextFactory)
+        listening: IListeningPort = self.reactor.listenSSL(port, factory, bounded, backlog, interface)
+        return listening
 
 
 @define(eq=False)
@@ -90,7 +115,8 @@ class Ports(Service):
     def _listen(self, description: str) -> None:
         outcome: list[object] = []
         try:
-            serverFromString(self.reactor, description).listen(self.site).addBoth(outcome.append)
+            endpoint = serverFromString(BoundingReactor(self.reactor), description)
+            endpoint.listen(self.site).addBoth(outcome.append)
         except Exception as error:
             raise StartRefused(f"cannot listen on {description}: {_why(error)}") from None
         if not outcome:

@@ -18,6 +18,7 @@ from attrs import frozen
 from tests.support.bot_api import BotApi
 from tests.support.daemon import PYTHON, TWISTD, Daemon
 from tests.support.gateway import CHAT, Gateway, eventually
+from tests.support.hostile import TAKES_LEAVE
 from tests.support.receiver import CallbackReceiver
 
 
@@ -149,6 +150,17 @@ def test_our_own_tls(gateway: Gateway, authority: Authority, tmp_path: Path) -> 
         wire.sendall(f"{head}Connection: close\r\n\r\n".encode())
         answer = b"".join(iter(lambda: wire.recv(65536), b""))
     assert answer.startswith(b"HTTP/1.1 200 ")
+    # One that takes leave amid the handshake is let go, without a traceback in the log.
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1").do_handshake()
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
+        plain.sendall(outgoing.read())
+        assert plain.recv(1), "no answer to the hello"
+        plain.sendall(TAKES_LEAVE)
+        while plain.recv(65536):
+            pass
+    assert gateway.daemon.health()["ok"] is True
 
 
 def test_a_socket_from_systemd(gateway: Gateway) -> None:

@@ -21,6 +21,10 @@ HOSTILE = CHAT + 1
 """The chat whose messages they get."""
 HALF_A_HANDSHAKE = b"\x16\x03\x03\x40\x00\x02"
 """The head of a TLS record whose rest never comes."""
+TAKES_LEAVE = b"\x15\x03\x03\x00\x02\x01\x00"
+"""The alert by which a TLS peer ends a connection in order."""
+HELLO_REQUEST = b"\x16\x03\x03\x00\x04\x00\x00\x00\x00"
+"""A record that a TLS client may ignore, however many come."""
 PIECE = 65536
 """How much a flood writes at once, at least."""
 
@@ -180,10 +184,11 @@ class Shut:
 
 
 class Blurts(HttpServer):
-    """Says ``words`` to whatever comes first, reads no more, and then hangs, or leaves at once."""
+    """Says ``words`` to whatever comes first, and then hangs; or ``leaves``, or floods with ``piece``."""
 
-    def __init__(self, words: bytes = b"", leaves: bool = False) -> None:
+    def __init__(self, words: bytes = b"", piece: bytes = b"", leaves: bool = False) -> None:
         self.words = words
+        self.piece = piece
         self.leaves = leaves
         self.met = 0
         super().__init__()
@@ -199,6 +204,8 @@ class Blurts(HttpServer):
             if not self.leaves:
                 wire.recv(1)
             wire.sendall(self.words)
+            if self.piece:
+                floods(b"", self.piece)(wire)
             while not self.leaves and wire.recv(65536):
                 pass
         with self.changed:
