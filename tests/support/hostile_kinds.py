@@ -108,3 +108,11 @@ FULL_UP = [
 ]
 
 KINDS: Sequence[Kind] = (*SLOW, *FULL_UP, *FLOODS, *FRAMING)
+
+OVER_TLS: Sequence[Kind] = (
+    SLOW[0],
+    *FLOODS,
+    *FULL_UP,
+    *(kind for kind in SLOW if kind.name.startswith("drips")),
+)
+"""Of these, what another layer between might let through."""

@@ -8,17 +8,30 @@ is asked again, and with which reason; and each is a lane of its own.
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
+from collections import Counter
 from itertools import cycle
+from pathlib import Path
 
 import pytest
+import trustme
 
 from tests.support.daemon import PATIENCE
 from tests.support.gateway import Gateway, eventually
-from tests.support.hostile import HALF_A_HANDSHAKE, HOSTILE, Blurts, InTurn, Shut, subscribe_apart
-from tests.support.hostile_kinds import KINDS, MOST, OK, TIMEOUT
+from tests.support.hostile import (
+    HALF_A_HANDSHAKE,
+    HELLO_REQUEST,
+    HOSTILE,
+    TAKES_LEAVE,
+    Blurts,
+    InTurn,
+    Shut,
+    subscribe_apart,
+)
+from tests.support.hostile_kinds import KINDS, MOST, OK, OVER_TLS, TIMEOUT
 from tests.support.lab import full_only, repetitions
-from tests.support.receiver import Conduct
+from tests.support.receiver import CallbackReceiver, Conduct
 from tests.support.vital_signs import peak, prepared, vital_signs
 
 MEMORY = 2 * 2**20
@@ -29,20 +42,43 @@ MEMORY = 2 * 2**20
 @pytest.mark.report("H2")
 @pytest.mark.report("H10")
 @pytest.mark.report("H16")
-def test_every_kind_at_once(gateway: Gateway) -> None:
+def test_every_kind_at_once(gateway: Gateway, tmp_path: Path) -> None:
     """Each costs its own lane an attempt, and nobody else anything; when they are gone nothing is left."""
     kinds = {f"/hostile/{number}": kind for number, kind in enumerate(KINDS)}
     gateway.receiver.policy = InTurn({path: [kind.conduct, OK] for path, kind in kinds.items()})
-    oracle = prepared(gateway, "--retry-schedule", "2s", "--delivery-workers", "64")
+    by_tls = {f"127.0.2.{number}": kind for number, kind in enumerate(OVER_TLS, 1)}
+    policy = InTurn({f"/{address}": [kind.conduct, OK] for address, kind in by_tls.items()})
+    trusted, tls = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trusted.issue_cert(*by_tls).configure_cert(tls)
+    trusted.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    oracle = prepared(
+        *(gateway, "--ca-file", str(tmp_path / "ca.pem")),
+        *("--retry-schedule", "2s", "--delivery-workers", "128"),
+    )
     before = peak(gateway.daemon.process.pid)
     seen: dict[int, str] = {}
 
-    with Shut().fall_silent() as silent, Blurts() as mute, Blurts(HALF_A_HANDSHAKE) as half:
+    with (
+        CallbackReceiver(policy, tls=tls) as secure,
+        Shut().fall_silent() as silent,
+        Blurts() as mute,
+        Blurts(HALF_A_HANDSHAKE) as half,
+        Blurts(TAKES_LEAVE) as leaves,
+        Blurts(piece=TAKES_LEAVE) as leaves_often,
+        Blurts(piece=HELLO_REQUEST) as flood,
+    ):
         lanes = {subscribe_apart(oracle, path): (path, kind) for path, kind in kinds.items()}
+        for address, kind in by_tls.items():
+            secure.listen_at(address)
+            url = f"https://{address}:{secure.port}/{address}"
+            lanes[gateway.daemon.subscribe(HOSTILE, url)] = (f"/{address}", kind)
         elsewhere = {
             gateway.daemon.subscribe(HOSTILE, f"http://127.0.0.1:{silent.port}/"): "connect timeout",
             gateway.daemon.subscribe(HOSTILE, f"https://127.0.0.1:{mute.port}/"): TIMEOUT,
             gateway.daemon.subscribe(HOSTILE, f"https://127.0.0.1:{half.port}/"): TIMEOUT,
+        } | {
+            gateway.daemon.subscribe(HOSTILE, f"https://127.0.0.1:{each.port}/"): "TLS handshake failed"
+            for each in (leaves, leaves_often, flood)
         }
 
         def over() -> bool:
@@ -60,15 +96,17 @@ def test_every_kind_at_once(gateway: Gateway) -> None:
     oracle.settle()
 
     dead = {lane for lane, _ in oracle.dead()}
-    assert {
-        kind.name: (seen.get(lane), len(gateway.receiver.on(path))) for lane, (path, kind) in lanes.items()
-    } == {kind.name: (kind.again or kind.dead, 2 if kind.again else 1) for kind in KINDS}
+    attempts = Counter(callback.path for callback in (*gateway.receiver.on(None), *secure.on(None)))
+    assert {path: (kind.name, seen.get(lane), attempts[path]) for lane, (path, kind) in lanes.items()} == {
+        path: (kind.name, kind.again or kind.dead, 2 if kind.again else 1) for path, kind in lanes.values()
+    }
     assert dead - elsewhere.keys() == {lane for lane, (_, kind) in lanes.items() if kind.dead}
     assert {lane: seen[lane] for lane in elsewhere} == elsewhere
     signs.check()
     grown = peak(gateway.daemon.process.pid) - before
-    print(f"{len(KINDS) + len(elsewhere)} hostile connections: grown by {grown / 2**20:.1f} MiB at the peak")
-    assert grown < MEMORY * len(KINDS)
+    hostile = len(lanes) + len(elsewhere)
+    print(f"{hostile} hostile connections: grown by {grown / 2**20:.1f} MiB at the peak")
+    assert grown < MEMORY * hostile
     oracle.check_base_line()
 
 
