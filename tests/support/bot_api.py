@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import ssl
 import time
@@ -19,6 +20,21 @@ from tests.support.http_server import HttpServer, Request, has_left, response
 from tests.support.overheard import PAYLOAD
 
 JSON = "Content-Type: application/json"
+
+WEBHOOK_ACTIVE = (
+    "Conflict: can't use getUpdates method while webhook is active;"
+    " use deleteWebhook to delete the webhook first"
+)
+OTHER_POLL = (
+    "Conflict: terminated by other getUpdates request; make sure that only one bot instance is running"
+)
+SET_WEBHOOK = "Conflict: terminated by setWebhook request"
+REPEATED_CONFLICT_DELAY = 3.0
+"""Seconds: a 409 that follows another that soon is answered so late."""
+LONGEST_POLL = 50
+NOT_BY_DEFAULT = ("chat_member", "message_reaction", "message_reaction_count")
+
+_TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]{10,}").fullmatch
 
 
 @frozen
@@ -57,6 +73,7 @@ class BotApi(HttpServer):
     """
     Confirms by offset, holds polls, counts them; ``script`` and ``fallback`` put other answers in.
 
+    Of two polls that are held the older ends with a 409, and so does every one while ``webhook`` is set.
     ``withhold``: from now on no poll is answered, whatever is in the queue.
     """
 
@@ -67,12 +84,18 @@ class BotApi(HttpServer):
         self.queue = UpdateQueue(next_id=first_id)
         self.calls: list[Call] = []
         self.withhold = False
+        self.webhook = ""
+        """The URL of the webhook that is set, or nothing."""
         self.open_polls = 0
         self.most_open_polls = 0
         self.fallback: dict[str, Answer] = {}
         """Answers of a method whenever nothing is scripted for it."""
         self._scripts: defaultdict[str, deque[Answer]] = defaultdict(deque)
         self._messages = 0
+        self._allowed: list[str] = []
+        self._newest_poll = 0
+        self._why_older_ends = OTHER_POLL
+        self._last_conflict = -REPEATED_CONFLICT_DELAY
         super().__init__(tls=tls, port=port)
 
     # -- for the test ----------------------------------------------------------------------------------
@@ -88,6 +111,16 @@ class BotApi(HttpServer):
             update_id = self.queue.push(member)
             self.changed.notify_all()
             return update_id
+
+    def arrive(self, kind: str, member: bytes) -> int | None:
+        """
+        Queue an update of a kind (``message``, ``callback_query``, …); None when the bot does not want it.
+
+        What it asked for counts when an update is made: what is pushed is older than that.
+        """
+        with self.changed:
+            wanted = kind in self._allowed if self._allowed else kind not in NOT_BY_DEFAULT
+        return self.push(b'"%b":%b' % (kind.encode(), member)) if wanted else None
 
     def message(self, chat_id: int, text: str, **chat: object) -> tuple[int, bytes]:
         """Queue a message; its update id and its JSON text."""
@@ -131,7 +164,7 @@ class BotApi(HttpServer):
         token, _, method = rest.partition("/")
         for name in ("offset", "limit", "timeout"):
             if name in arguments:
-                arguments[name] = int(arguments[name])
+                arguments[name] = _number(arguments[name])
         call = Call(method, arguments, request)
         with self.changed:
             self.calls.append(call)
@@ -139,7 +172,7 @@ class BotApi(HttpServer):
             scripted = self._scripts[method]
             answer = scripted.popleft() if scripted else self.fallback.get(method)
         if answer is None and token != self.token:
-            answer = failure(401, "Unauthorized")
+            answer = failure(401, "Unauthorized") if _TOKEN(token) else failure(404, "Not Found")
         if answer is None:
             answer = getattr(self, f"_{method}", self._unknown)
         if isinstance(answer, bytes):
@@ -157,9 +190,24 @@ class BotApi(HttpServer):
         return True
 
     def _getWebhookInfo(self, call: Call, wire: socket.socket) -> bool:
-        wire.sendall(
-            success({"url": "", "has_custom_certificate": False, "pending_update_count": len(self.queue)})
-        )
+        info = {"url": self.webhook, "has_custom_certificate": False}
+        wire.sendall(success(info | {"pending_update_count": len(self.queue)}))
+        return True
+
+    def _setWebhook(self, call: Call, wire: socket.socket) -> bool:
+        with self.changed:
+            self.webhook = str(call.arguments.get("url", ""))
+            if self.webhook:
+                self._newest_poll += 1
+                self._why_older_ends = SET_WEBHOOK
+            self.changed.notify_all()
+        wire.sendall(success(b"true"))
+        return True
+
+    def _deleteWebhook(self, call: Call, wire: socket.socket) -> bool:
+        with self.changed:
+            self.webhook = ""
+        wire.sendall(success(b"true"))
         return True
 
     def _sendMessage(self, call: Call, wire: socket.socket) -> bool:
@@ -169,23 +217,60 @@ class BotApi(HttpServer):
         return True
 
     def _getUpdates(self, call: Call, wire: socket.socket) -> bool:
-        offset, limit = call.arguments.get("offset", 0), call.arguments.get("limit", 100)
-        until = time.monotonic() + call.arguments.get("timeout", 0)
+        offset = call.arguments.get("offset", 0)
+        limit = min(max(call.arguments.get("limit", 100), 1), 100)
+        until = time.monotonic() + min(max(call.arguments.get("timeout", 0), 0), LONGEST_POLL)
+        if self.webhook:
+            return self._conflict(WEBHOOK_ACTIVE, wire)
         with self.changed:
+            if "allowed_updates" in call.arguments:
+                allowed = call.arguments["allowed_updates"]
+                self._allowed = json.loads(allowed) if isinstance(allowed, str) else list(allowed)
             self.open_polls += 1
             self.most_open_polls = max(self.most_open_polls, self.open_polls)
+            number = None
             self.changed.notify_all()
             try:
-                batch = [] if self.withhold else self.queue.take(offset, limit)
+                batch = self._batch(offset, limit)
+                if not batch and time.monotonic() < until:
+                    # One that is answered at once ends no other.
+                    self._newest_poll += 1
+                    self._why_older_ends = OTHER_POLL
+                    number = self._newest_poll
                 while not batch and not self.closing and time.monotonic() < until:
                     self.changed.wait(0.05)
                     if has_left(wire):
                         return False
-                    batch = [] if self.withhold else self.queue.take(offset, limit)
+                    if number != self._newest_poll:
+                        break
+                    batch = self._batch(offset, limit)
             finally:
                 self.open_polls -= 1
                 self.changed.notify_all()
         if self.closing:
             return False
+        if number not in (None, self._newest_poll) and not batch:
+            return self._conflict(self._why_older_ends, wire)
         wire.sendall(success(b"[%b]" % b",".join(batch)))
         return True
+
+    def _batch(self, offset: int, limit: int) -> list[bytes]:
+        return [] if self.withhold else self.queue.take(offset, limit)
+
+    def _conflict(self, why: str, wire: socket.socket) -> bool:
+        with self.changed:
+            now = time.monotonic()
+            soon = now < self._last_conflict + REPEATED_CONFLICT_DELAY
+            self._last_conflict = now
+            if soon and self.changed.wait_for(lambda: self.closing, REPEATED_CONFLICT_DELAY):
+                return False
+        wire.sendall(failure(409, why))
+        return True
+
+
+def _number(text: object) -> int:
+    """As the real one reads numbers: what is none is 0."""
+    try:
+        return int(str(text))
+    except ValueError:
+        return 0
