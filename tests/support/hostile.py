@@ -102,16 +102,22 @@ def drips(start: bytes, drop: bytes, every: float = 1.0) -> Conduct:
     return conduct
 
 
-def floods(start: bytes, piece: bytes) -> Conduct:
+class Floods:
     """Says ``start``, and then the piece as often and as fast as it can."""
 
-    def conduct(wire: socket.socket) -> bool:
-        wire.sendall(start)
-        much = piece * (PIECE // len(piece) + 1)
-        while True:
-            wire.sendall(much)
+    def __init__(self, start: bytes, piece: bytes) -> None:
+        self._start = start
+        self._much = piece * (PIECE // len(piece) + 1)
+        self.said = 0
+        """Bytes, the most on one connection; what fits between us and the peer besides what it has taken."""
 
-    return conduct
+    def __call__(self, wire: socket.socket) -> bool:
+        wire.sendall(self._start)
+        said = 0
+        while True:
+            wire.sendall(self._much)
+            said += len(self._much)
+            self.said = max(self.said, said)
 
 
 def late(seconds: float, answer: bytes) -> Conduct:
@@ -205,7 +211,7 @@ class Blurts(HttpServer):
                 wire.recv(1)
             wire.sendall(self.words)
             if self.piece:
-                floods(b"", self.piece)(wire)
+                Floods(b"", self.piece)(wire)
             while not self.leaves and wire.recv(65536):
                 pass
         with self.changed:

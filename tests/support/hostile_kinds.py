@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from tests.support.hostile import bomb, drips, floods, head, late, says
+from tests.support.hostile import Floods, bomb, drips, head, late, says
 from tests.support.http_server import response
 from tests.support.lab import FULL
 from tests.support.receiver import Conduct
@@ -54,21 +54,21 @@ SLOW = [
 ]
 
 FLOODS = [
-    Kind("flood in the status line", floods(b"HTTP/1.1 200 ", b"O" * 1024), TOO_LARGE),
-    Kind("flood of digits for a status", floods(b"HTTP/1.1 ", b"2" * 1024), MALFORMED),
-    Kind("flood in a field", floods(b"HTTP/1.1 200 OK\r\nX: ", b"y" * 1024), TOO_LARGE),
-    Kind("flood of fields", floods(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"), TOO_LARGE),
-    Kind("flood of 100s", floods(b"", head(b"100 Continue")), TOO_LARGE),
-    Kind("flood of 103s", floods(b"", head(b"103 x", b"Link: </a>; rel=preload")), TOO_LARGE),
-    Kind("flood of blank lines", floods(b"", b"\r\n"), TOO_LARGE),
-    Kind("flood of zeros", floods(b"", b"\0"), MALFORMED),
-    Kind("flood of a 200 without a length", floods(head(b"200 OK"), b"x" * 1024)),
-    Kind("flood of a 200 with a length", floods(head(b"200 OK", ENDLESS), b"x" * 1024)),
-    Kind("flood of chunks", floods(head(b"200 OK", CHUNKED), b"1\r\nx\r\n")),
-    Kind("flood in a chunk's extension", floods(head(b"503 x", CHUNKED) + b"1;", b"e"), "HTTP 503"),
-    Kind("flood of trailers", floods(head(b"200 OK", CHUNKED) + b"0\r\n", b"X: y\r\n")),
-    Kind("flood of a 404", floods(head(b"404 x"), b"x" * 1024), dead="HTTP 404"),
-    Kind("flood of answers", floods(b"", OK)),
+    Kind("flood in the status line", Floods(b"HTTP/1.1 200 ", b"O" * 1024), TOO_LARGE),
+    Kind("flood of digits for a status", Floods(b"HTTP/1.1 ", b"2" * 1024), MALFORMED),
+    Kind("flood in a field", Floods(b"HTTP/1.1 200 OK\r\nX: ", b"y" * 1024), TOO_LARGE),
+    Kind("flood of fields", Floods(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"), TOO_LARGE),
+    Kind("flood of 100s", Floods(b"", head(b"100 Continue")), TOO_LARGE),
+    Kind("flood of 103s", Floods(b"", head(b"103 x", b"Link: </a>; rel=preload")), TOO_LARGE),
+    Kind("flood of blank lines", Floods(b"", b"\r\n"), TOO_LARGE),
+    Kind("flood of zeros", Floods(b"", b"\0"), MALFORMED),
+    Kind("flood of a 200 without a length", Floods(head(b"200 OK"), b"x" * 1024)),
+    Kind("flood of a 200 with a length", Floods(head(b"200 OK", ENDLESS), b"x" * 1024)),
+    Kind("flood of chunks", Floods(head(b"200 OK", CHUNKED), b"1\r\nx\r\n")),
+    Kind("flood in a chunk's extension", Floods(head(b"503 x", CHUNKED) + b"1;", b"e"), "HTTP 503"),
+    Kind("flood of trailers", Floods(head(b"200 OK", CHUNKED) + b"0\r\n", b"X: y\r\n")),
+    Kind("flood of a 404", Floods(head(b"404 x"), b"x" * 1024), dead="HTTP 404"),
+    Kind("flood of answers", Floods(b"", OK)),
     Kind("gzip bomb", says(bomb())),
     Kind("gzip bomb at 503", says(bomb().replace(b"200 OK", b"503 OK")), "HTTP 503"),
 ]

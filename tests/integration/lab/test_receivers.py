@@ -25,6 +25,7 @@ from tests.support.hostile import (
     HOSTILE,
     TAKES_LEAVE,
     Blurts,
+    Floods,
     InTurn,
     Shut,
     subscribe_apart,
@@ -36,6 +37,8 @@ from tests.support.vital_signs import peak, prepared, vital_signs
 
 MEMORY = 2 * 2**20
 """Bytes by which a hostile connection may have the daemon grow."""
+LISTENED_TO = 32 * 2**20
+"""Bytes: what the kernel holds for a connection is far less, and what a flood says in 10 s far more."""
 
 
 @pytest.mark.report("B2")
@@ -107,6 +110,9 @@ def test_every_kind_at_once(gateway: Gateway, tmp_path: Path) -> None:
     hostile = len(lanes) + len(elsewhere)
     print(f"{hostile} hostile connections: grown by {grown / 2**20:.1f} MiB at the peak")
     assert grown < MEMORY * hostile
+    for kind in KINDS:
+        if isinstance(kind.conduct, Floods):
+            assert 0 < kind.conduct.said < LISTENED_TO, f"{kind.name}: {kind.conduct.said} bytes"
     oracle.check_base_line()
 
 
