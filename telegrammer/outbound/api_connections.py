@@ -21,6 +21,8 @@ from twisted.web.client import URI, HTTPConnectionPool
 from twisted.web.iweb import IAgentEndpointFactory, IPolicyForHTTPS
 from zope.interface import implementer
 
+from telegrammer.outbound.resolver import ResolvingReactor, on_loopback
+
 CONNECT_SECONDS: Final = 5.0
 """For one address; of several the next is tried 0.3 s after the last (contract 5.1)."""
 
@@ -43,16 +45,22 @@ class HeadTooLong(Exception):
 @implementer(IAgentEndpointFactory)
 @frozen(eq=False)
 class ApiEndpoints:
-    """Connections to the Bot API: each address of its name is tried, TLS verified, the end an abort."""
+    """
+    Connections to the Bot API: each address of its name is tried, TLS verified, the end an abort.
 
-    reactor: object
+    Without TLS they go to a loopback address, whatever the name is said to mean: the token is in every
+    request.
+    """
+
+    reactor: ResolvingReactor
     policy: IPolicyForHTTPS
     connect_seconds: float
 
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
         host = uri.host.decode("ascii")
+        reactor = self.reactor if uri.scheme == b"https" else on_loopback(self.reactor)
         endpoint: IStreamClientEndpoint = HostnameEndpoint(
-            self.reactor, host, uri.port, timeout=self.connect_seconds
+            reactor, host, uri.port, timeout=self.connect_seconds
         )
         if uri.scheme == b"https":
             endpoint = wrapClientTLS(self.policy.creatorForNetloc(uri.host, uri.port), endpoint)

@@ -45,6 +45,7 @@ from telegrammer.core.exchange import (
     Reply,
 )
 from telegrammer.outbound.api_connections import CONNECT_SECONDS, ApiEndpoints, HeadTooLong, KeptConnections
+from telegrammer.outbound.resolver import ResolvingReactor
 from telegrammer.outbound.tls import CertificateRefused
 from telegrammer.timers import FairClock
 
@@ -286,7 +287,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def api_exchange(
-    reactor: IReactorTime,
+    reactor: ResolvingReactor,
     policy: IPolicyForHTTPS,
     *,
     idle_connections: int = 0,

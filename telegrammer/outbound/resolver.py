@@ -16,9 +16,10 @@ import socket
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from ipaddress import ip_address
+from typing import Any, Final, cast
 
-from attrs import define, field
+from attrs import define, field, frozen
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
@@ -301,3 +302,48 @@ def reactor_with_resolver(
 ) -> ResolvingReactor:
     """What to give an ``Agent`` as its reactor, so that it looks names up with ``resolver``."""
     return ResolvingReactor(tcp, clock, resolver)
+
+
+@implementer(IResolutionReceiver)
+@frozen(eq=False)
+class _LoopbackOnly:
+    receiver: IResolutionReceiver
+
+    def resolutionBegan(self, resolution: IHostResolution) -> None:
+        self.receiver.resolutionBegan(resolution)
+
+    def addressResolved(self, address: IAddress) -> None:
+        host = cast("IPv4Address | IPv6Address", address).host
+        if ip_address(host.partition("%")[0]).is_loopback:
+            self.receiver.addressResolved(address)
+
+    def resolutionComplete(self) -> None:
+        self.receiver.resolutionComplete()
+
+
+@implementer(IHostnameResolver)
+@frozen(eq=False)
+class LoopbackResolver:
+    """
+    Knows of every name the loopback addresses only: for what must not leave this machine.
+
+    ``localhost`` is but a name, and who answers for it may be a server that says something else.
+    """
+
+    resolver: IHostnameResolver
+
+    def resolveHostName(
+        self,
+        resolutionReceiver: IResolutionReceiver,
+        hostName: str,
+        portNumber: int = 0,
+        addressTypes: Sequence[type[IAddress]] | None = None,
+        transportSemantics: str = "TCP",
+    ) -> IHostResolution:
+        receiver = _LoopbackOnly(resolutionReceiver)
+        return self.resolver.resolveHostName(receiver, hostName, portNumber, addressTypes, transportSemantics)
+
+
+def on_loopback(reactor: ResolvingReactor) -> ResolvingReactor:
+    """The same reactor, where names lead to loopback addresses only."""
+    return ResolvingReactor(reactor, reactor, LoopbackResolver(reactor.nameResolver))

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from OpenSSL import SSL
 from twisted.internet import error as neterror
-from twisted.internet.address import IPv4Address
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IProtocol, IReactorFromThreads
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.logger import capturedLogs
@@ -29,7 +29,7 @@ from telegrammer.core.exchange import (
 )
 from telegrammer.outbound.api_connections import HEAD_LIMIT
 from telegrammer.outbound.exchange import IDLE_SECONDS, Exchange, api_exchange, translated
-from telegrammer.outbound.resolver import ThreadedResolver, reactor_with_resolver
+from telegrammer.outbound.resolver import Addresses, ThreadedResolver, reactor_with_resolver
 from telegrammer.outbound.tls import CertificateRefused, policy_for_https
 
 SECRET = "AAF-secret"
@@ -144,6 +144,18 @@ class RequestTests(ExchangeTestCase):
             if not asked.called:
                 peer.hangs_up()
             self.assertEqual(self.successResultOf(asked).body, body)
+
+    def test_without_tls_only_to_loopback_addresses(self) -> None:
+        class Liar(ThreadedResolver):
+            def resolve(self, host: str, port: int) -> Deferred[Addresses]:
+                return succeed([IPv4Address("TCP", "192.0.2.1", port), IPv6Address("TCP", "::1", port)])
+
+        liar = reactor_with_resolver(self.reactor, self.reactor, Liar(Threadless(), self.reactor))
+        self.exchange = api_exchange(liar, policy_for_https())
+        self.ask(url="http://localhost:8081/x")
+        self.assertEqual([client[0] for client in self.reactor.tcpClients], ["::1"])
+        self.ask(url="https://localhost:8081/x")
+        self.assertEqual([client[0] for client in self.reactor.tcpClients][1:], ["192.0.2.1"])
 
     def test_redirects_are_answers(self) -> None:
         asked, peer = self.ask(), self.connect()
