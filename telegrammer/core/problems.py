@@ -87,6 +87,19 @@ class StoreFailing(StorageUnavailable):
     state = "failing"
 
 
+class StoreDamaged(StoreFailing):
+    """The file holds what SQLite did not write.  Stop the daemon, look at the disk, restore a backup."""
+
+
+class StoreMoved(StoreFailing):
+    """
+    The file was removed, or another was put in its place: what is done with it now would be lost.
+
+    Put it back, and the daemon goes on by itself; restart the daemon to have it use what is there now.  While
+    it runs, it holds what was removed: ``/proc/PID/fd``.
+    """
+
+
 class StoreClosed(StorageUnavailable):
     """The database was closed, by the daemon's stop, before this operation began."""
 

@@ -30,7 +30,7 @@ from telegrammer.core.problems import (
 )
 from telegrammer.service import Repeating, Wakeup
 from telegrammer.store.engine import Durability, Handle, PoolRole, problem, snapshot
-from telegrammer.store.look import look, touch_tables
+from telegrammer.store.look import look, prove_sound, touch_tables
 from telegrammer.store.pool import Pool, started_pool
 from telegrammer.store.writer import Writer
 
@@ -53,7 +53,8 @@ QUIET = 5.0
 """
 Seconds without a new failure after which a failing database may count as working again.
 
-Damage hits some work and spares other: a success proves nothing of the rest, and the state would flap.
+Damage hits some work and spares other: a success proves nothing of the rest, and the state would flap.  So
+the whole file is looked through at its end, and if that fails another such time has to pass.
 """
 
 
@@ -210,10 +211,10 @@ class Database(Service):
         return "ok" if self._read_trouble is None else self._read_trouble.state
 
     def _noted(self, trouble: type[StorageUnavailable] | None, changed: bool) -> None:
-        if trouble is StoreFailing:
+        if _is_failing(trouble):
             self._write_failed = self.clock.seconds()
         if trouble is not None:
-            if trouble is not StoreBusy or self._write_trouble is not StoreFailing:
+            if trouble is not StoreBusy or not _is_failing(self._write_trouble):
                 self._change(trouble, self._read_trouble)
         elif self._write_trouble is StoreBusy or (changed and self._write_trouble is StoreReadOnly):
             # That a full disk has room again, or a failing one is sound, is for a look to say.
@@ -223,9 +224,13 @@ class Database(Service):
         """After a look that succeeded."""
         quiet_since = self.clock.seconds() - QUIET
         write = self._write_trouble
-        if (write is StoreFull and roomy) or (write is StoreFailing and self._write_failed <= quiet_since):
+        if write is StoreFull and roomy:
             self._change(None, self._read_trouble)
-        if self._read_trouble is not None and self._read_failed <= quiet_since:
+        failing = _is_failing(write) or _is_failing(self._read_trouble)
+        if failing and max(self._write_failed, self._read_failed) <= quiet_since:
+            await self.read(prove_sound, pool="workers")
+            self._change(None if _is_failing(self._write_trouble) else self._write_trouble, None)
+        elif self._read_trouble is not None and not failing and self._read_failed <= quiet_since:
             await self.read(touch_tables, pool="workers")
             self._change(self._write_trouble, None)
 
@@ -237,12 +242,17 @@ class Database(Service):
             return
         if after is None:
             log.info("the database works again")
-            if before is not StoreFailing:
+            if not _is_failing(before):
                 # Whoever backs off on its account need not wait any longer.  A failing disk may take the
                 # small write of a look and refuse a batch: there the back-offs stand.
                 self._seen = None
-        else:
-            log.warn("the database is not available: {state}", state=after.state)
+        elif before is None or before.state != after.state:
+            log.warn(
+                "the database {path} is not available: {state}; {why}",
+                path=str(self.path),
+                state=after.state,
+                why=str(problem(after)),
+            )
 
     async def beat(self) -> float:
         """
@@ -258,7 +268,7 @@ class Database(Service):
                 look,
                 self.path.absolute().parent,
                 trouble,
-                StoreFailing in (trouble, self._read_trouble),
+                _is_failing(trouble) or _is_failing(self._read_trouble),
                 urgent=True,
                 patience=BEAT_PATIENCE,
             )
@@ -275,3 +285,7 @@ class Database(Service):
                 except Exception:
                     log.failure("a listener to commits of other processes failed")
         return BEAT
+
+
+def _is_failing(trouble: type[StorageUnavailable] | None) -> bool:
+    return trouble is not None and issubclass(trouble, StoreFailing)

@@ -19,8 +19,10 @@ from twisted.internet.defer import Deferred
 from telegrammer.core.problems import (
     StorageUnavailable,
     StoreBusy,
+    StoreDamaged,
     StoreFailing,
     StoreFull,
+    StoreMoved,
     StoreReadOnly,
 )
 
@@ -83,6 +85,8 @@ _KINDS: dict[int, type[StorageUnavailable]] = {
     sqlite3.SQLITE_READONLY: StoreReadOnly,
     sqlite3.SQLITE_CANTOPEN: StoreReadOnly,
     sqlite3.SQLITE_PERM: StoreReadOnly,
+    sqlite3.SQLITE_CORRUPT: StoreDamaged,
+    sqlite3.SQLITE_NOTADB: StoreDamaged,
 }
 
 _EXTENDED_KINDS: dict[int, type[StorageUnavailable]] = {
@@ -95,6 +99,8 @@ _TEXTS: dict[type[StorageUnavailable], str] = {
     StoreFull: "the disk of the database is full",
     StoreReadOnly: "the database or its directory cannot be written",
     StoreFailing: "the database reports an error",
+    StoreDamaged: "the database is damaged",
+    StoreMoved: "the file was removed, or another was put in its place",
 }
 
 
@@ -108,7 +114,7 @@ def translate(error: BaseException | None) -> StorageUnavailable | None:
     What an error of SQLite means, or None for an error that is not the database's.
 
     A broken constraint or a misuse of the module is a fault of the operation, hence None.  Everything else
-    SQLite can say (I/O, damage, a table that is gone) is ``StoreFailing`` unless it has a kind of its own.
+    SQLite can say (I/O, a table that is gone) is ``StoreFailing`` unless it has a kind of its own.
     """
     if not isinstance(error, sqlite3.DatabaseError) or isinstance(
         error,
@@ -117,8 +123,6 @@ def translate(error: BaseException | None) -> StorageUnavailable | None:
         return None
     # The low byte is the primary result code: sqlite.org/rescode.html.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-    if code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return StoreFailing("the database is damaged")
     return problem(_EXTENDED_KINDS.get(code) or _KINDS.get(code & 0xFF, StoreFailing))
 
 

@@ -6,6 +6,9 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
+
+from attrs import frozen
 
 from telegrammer.core.problems import StartRefused
 
@@ -13,6 +16,35 @@ from telegrammer.core.problems import StartRefused
 def real_path(path: Path) -> Path:
     """The file itself, when the path is a link to it; one file has one lock, whatever it is called."""
     return Path(os.path.realpath(path))
+
+
+@frozen
+class KnownFile:
+    """
+    A file that is to be told from any other that comes to have its name.
+
+    SQLite goes on with a file that was removed or replaced, and so would promise what nobody ever finds.
+    """
+
+    path: Path
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """The one that has this name now."""
+        found = path.stat()
+        return cls(path, found.st_dev, found.st_ino)
+
+    def is_there(self) -> bool:
+        """Whether it still has its name; what keeps us from looking is no proof that it has not."""
+        try:
+            found = self.path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+        return (found.st_dev, found.st_ino) == (self.device, self.inode)
 
 
 def make_state_directory(db: Path) -> list[Path]:

@@ -133,9 +133,10 @@ class ProcessLock(Service):
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
-        if self._made:
-            # While it is still held: nobody else can have taken over the name.
-            lock_path(self.db).unlink(missing_ok=True)
+        path = lock_path(self.db)
+        if self._made and _is_still_there(descriptor, path):
+            # While it is still held: nobody else can take over the name but one who found it removed.
+            path.unlink(missing_ok=True)
         os.close(descriptor)
         self._remove_directories()
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from attrs import frozen
 
-from telegrammer.core.problems import StorageUnavailable, StoreBusy, StoreFull
-from telegrammer.store.engine import Handle
+from telegrammer.core.problems import StorageUnavailable, StoreBusy, StoreDamaged, StoreFull
+from telegrammer.store.engine import Handle, problem
 from telegrammer.store.layout import OUR_TABLES
 
 ROOM = 262_144
@@ -54,3 +54,15 @@ def touch_tables(cursor: sqlite3.Cursor) -> None:
     """Read a row of every table."""
     for table in sorted(OUR_TABLES):
         cursor.execute(f"SELECT * FROM {table} LIMIT 1").fetchone()
+
+
+def prove_sound(cursor: sqlite3.Cursor) -> None:
+    """
+    Look through the whole file, as it is on disk.
+
+    :raises StoreDamaged: it is not sound.
+    """
+    # Pages in memory would hide what has become of theirs on disk.
+    cursor.execute("PRAGMA shrink_memory")
+    if cursor.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+        raise problem(StoreDamaged)

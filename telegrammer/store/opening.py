@@ -25,6 +25,7 @@ from telegrammer.store.engine import Durability, connect, immediate, snapshot, t
 from telegrammer.store.files import create_private, make_private, make_state_directory
 from telegrammer.store.layout import Absent, Layout, Legacy, Ours, look, recognise
 from telegrammer.store.lock import ProcessLock
+from telegrammer.store.look import touch_tables
 from telegrammer.store.migrate import back_up, create, migrate, migrate_legacy
 from telegrammer.store.migrations import LATEST
 from telegrammer.store.recovery import Recovered, recover
@@ -75,6 +76,7 @@ def open_state(path: Path, *, bot_digits: int | None, durability: Durability = "
         with closing(connect(path, durability=durability, busy_ms=START_BUSY_MS)) as connection:
             with immediate(connection) as cursor:
                 recovered = recover(cursor, now())
+                touch_tables(cursor)
     except _TROUBLES as error:
         raise _unusable(path, error) from None
     bot_id = layout.bot_id if isinstance(layout, Ours) else None

@@ -16,7 +16,9 @@ from twisted.enterprise import adbapi
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from telegrammer.store.engine import Durability, Handle, prepare, translate, uri
+from telegrammer.core.problems import StoreMoved
+from telegrammer.store.engine import Durability, Handle, prepare, problem, translate, uri
+from telegrammer.store.files import KnownFile
 
 T = TypeVar("T")
 
@@ -24,7 +26,9 @@ T = TypeVar("T")
 class Lent(adbapi.Connection):
     """adbapi's hold on a connection: opened anew when stale; transactions are left to us."""
 
-    def __init__(self, pool: adbapi.ConnectionPool) -> None:
+    def __init__(self, pool: Pool) -> None:
+        # First, for neither may another file be opened, nor the hold on one that is gone be given up.
+        pool.check_file()
         super().__init__(pool)
         if self.handle.stale:
             self.reconnect()
@@ -46,6 +50,13 @@ class Pool(adbapi.ConnectionPool):
     """Connections and their threads; never closed while something runs in one of them."""
 
     connectionFactory = Lent
+    file: KnownFile
+    """Which the connections are of."""
+
+    def check_file(self) -> None:
+        """:raises StoreMoved: the file no longer has its name."""
+        if not self.file.is_there():
+            raise problem(StoreMoved)
 
     def run(self, work: Callable[[Handle], T]) -> Deferred[T]:
         """
@@ -91,5 +102,6 @@ def started_pool(
         cp_max=most,
         cp_openfun=partial(prepare, durability=durability, busy_ms=busy_ms, query_only=query_only),
     )
+    pool.file = KnownFile.of(path)
     pool.start()
     return pool

@@ -26,6 +26,7 @@ from telegrammer.core.problems import (
     StoreClosed,
     StoreFailing,
     StoreFull,
+    StoreMoved,
     StoreReadOnly,
 )
 from telegrammer.core.subscriptions import SubscriptionLimits
@@ -323,15 +324,21 @@ async def test_a_connection_that_is_read_only_is_opened_anew(path: Path, reactor
 
 @bounded(30)
 async def test_a_file_that_is_gone_and_comes_back(path: Path, reactor: Any) -> None:
+    """Nothing is read or written of it, by connections that are there or new ones, until it is back."""
     async with database(path, reactor) as service:
+        assert await service.write(bump) == 1
         away = path.with_name("away")
         path.rename(away)
-        # A reader that has no connection yet cannot open one, nor make a file.
-        await fails(service.read(turn), StoreReadOnly)
-        assert service.state() == "readonly"
+        await fails(service.write(bump), StoreMoved)
+        await fails(service.read(turn), StoreMoved)
+        assert service.state() == "failing"
         assert not path.exists()
+        path.write_bytes(away.read_bytes())
+        await fails(service.write(bump), StoreMoved)
+        await fails(service.read(turn), StoreMoved)
         away.rename(path)
-        assert await service.read(turn) == 0
+        assert await service.write(bump) == 2
+        assert await service.read(turn) == 2
         await becomes(service, "ok", reactor, within=10)
 
 
@@ -446,6 +453,7 @@ def test_pools_that_cannot_all_start_are_closed_again(
         return real(self, name, *sizes, **options)
 
     monkeypatch.setattr(Database, "_pool", pool)
+    path.touch()
     before = threading.enumerate()
     service = Database(path, reactor)
     with pytest.raises(RuntimeError):

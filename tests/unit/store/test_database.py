@@ -194,7 +194,10 @@ class DatabaseTests(SynchronousTestCase):
             self.successResultOf(self.service.write(bump))
             self.beats(QUIET - BEAT)
             self.assertEqual(self.service.state(), "failing")
-        self.assertEqual(self.lines(), ["the database is not available: failing"])
+        self.assertEqual(
+            self.lines(),
+            ["the database /nowhere/a.db is not available: failing; the database reports an error"],
+        )
         self.beats(2 * BEAT)
         self.assertEqual(self.service.state(), "ok")
         self.assertEqual(self.lines(), ["the database works again"])

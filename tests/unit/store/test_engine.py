@@ -10,6 +10,7 @@ from telegrammer.core.problems import (
     StorageUnavailable,
     StoreBusy,
     StoreClosed,
+    StoreDamaged,
     StoreFailing,
     StoreFull,
     StoreReadOnly,
@@ -37,15 +38,16 @@ class TranslationTests(SynchronousTestCase):
             (sqlite3.SQLITE_READONLY_DBMOVED, StoreReadOnly),
             (sqlite3.SQLITE_CANTOPEN_ISDIR, StoreReadOnly),
             (sqlite3.SQLITE_IOERR_FSYNC, StoreFailing),
-            (sqlite3.SQLITE_CORRUPT, StoreFailing),
-            (sqlite3.SQLITE_NOTADB, StoreFailing),
+            (sqlite3.SQLITE_CORRUPT, StoreDamaged),
+            (sqlite3.SQLITE_CORRUPT_INDEX, StoreDamaged),
+            (sqlite3.SQLITE_NOTADB, StoreDamaged),
             (sqlite3.SQLITE_ERROR, StoreFailing),
         ):
             self.assertIs(type(translate(error_with(code))), kind, code)
 
     def test_damage_comes_as_another_class(self) -> None:
         error = error_with(sqlite3.SQLITE_CORRUPT, sqlite3.DatabaseError)
-        self.assertIs(type(translate(error)), StoreFailing)
+        self.assertIs(type(translate(error)), StoreDamaged)
         self.assertEqual(str(translate(error)), "the database is damaged")
 
     def test_an_error_without_a_code(self) -> None:

@@ -9,6 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.problems import StartRefused
 from telegrammer.store.files import (
+    KnownFile,
     create_private,
     give_to_owner,
     make_private,
@@ -127,3 +128,36 @@ class FileTests(SynchronousTestCase):
         self.patch(Path, "stat", lambda path: os.stat_result([0o700, 1, 1, 1, 0, 0, 0, 0, 0, 0]))
         give_to_owner(self.directory / "f")
         self.assertEqual(given, [])
+
+
+class KnownFileTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.path = temporary_directory(self) / "state" / "a.db"
+        self.path.parent.mkdir()
+        self.path.touch()
+        self.known = KnownFile.of(self.path)
+
+    def test_it_is_there(self) -> None:
+        self.path.write_bytes(b"more")
+        self.assertTrue(self.known.is_there())
+
+    def test_it_is_not_the_name_that_counts(self) -> None:
+        away = self.path.rename(self.path.with_name("away"))
+        self.assertFalse(self.known.is_there())
+        self.path.touch()
+        self.assertFalse(self.known.is_there())
+        away.replace(self.path)
+        self.assertTrue(self.known.is_there())
+
+    def test_its_directory_is_gone(self) -> None:
+        away = self.path.parent.rename(self.path.parent.with_name("away"))
+        self.assertFalse(self.known.is_there())
+        away.with_name("state").touch()
+        self.assertFalse(self.known.is_there())
+
+    def test_what_cannot_be_looked_at_is_not_called_gone(self) -> None:
+        def stat(path: Path) -> os.stat_result:
+            raise PermissionError(13, "Permission denied")
+
+        self.patch(Path, "stat", stat)
+        self.assertTrue(self.known.is_there())

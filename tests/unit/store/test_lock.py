@@ -90,6 +90,14 @@ class LockTests(SynchronousTestCase):
         self.lock.acquire()
         self.assertEqual(self.pauses, [])
 
+    def test_a_file_that_was_removed_and_is_anothers_by_now_stays(self) -> None:
+        self.lock.acquire()
+        lock_path(self.db).unlink()
+        with ProcessLock(self.db) as other:
+            self.lock.release()
+            self.assertTrue(held_by_another(other.db))
+        self.assertFalse(lock_path(self.db).exists())
+
     def test_a_file_replaced_while_it_was_being_locked(self) -> None:
         self.db.parent.mkdir(parents=True)
         path = lock_path(self.db)
