@@ -40,6 +40,9 @@ from telegrammer.store.recovery import violations
 from telegrammer.store.subscriptions import SqlSubscriptions
 from tests.integration.conftest import bounded
 from tests.support.queue_checks import add_key, text
+from tests.support.switching import eager_switching
+
+__all__ = ["eager_switching"]
 
 
 @asynccontextmanager
