@@ -95,7 +95,7 @@ _EXTENDED_KINDS: dict[int, type[StorageUnavailable]] = {
 }
 
 _TEXTS: dict[type[StorageUnavailable], str] = {
-    StoreBusy: "the database is locked by another process",
+    StoreBusy: "another process has locked the database",
     StoreFull: "the disk of the database is full",
     StoreReadOnly: "the database or its directory cannot be written",
     StoreFailing: "the database reports an error",

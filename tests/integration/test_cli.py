@@ -154,7 +154,7 @@ def test_a_database_that_stays_locked_is_waited_for_and_refused(tmp_path: Path, 
     began = time.monotonic()
     status, out, err = run(tmp_path, "add-key", "second", "--db", str(db))
     took = time.monotonic() - began
-    assert (status, out, err) == (1, "", "telegrammer: the database is locked by another process\n")
+    assert (status, out, err) == (1, "", "telegrammer: another process has locked the database\n")
     assert 4.5 < took < 15
     # Reading waits for nobody.
     assert run(tmp_path, "list-keys", "--db", str(db))[0] == 0
