@@ -29,8 +29,8 @@ def works_again(gateway: Gateway, seconds: float = RECOVERY) -> Any:
     return gateway.daemon.health()
 
 
-def ask_to_subscribe(gateway: Gateway, path: str) -> Reply:
-    wanted = {"chat_id": CHAT, "callback_url": gateway.receiver.url + path}
+def ask_to_subscribe(gateway: Gateway, path: str, chat_id: int = CHAT) -> Reply:
+    wanted = {"chat_id": chat_id, "callback_url": gateway.receiver.url + path}
     return gateway.daemon.request("POST", "/subscribe", wanted)
 
 
