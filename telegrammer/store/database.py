@@ -30,7 +30,8 @@ from telegrammer.core.problems import (
 )
 from telegrammer.service import Repeating, Wakeup
 from telegrammer.store.engine import Durability, Handle, PoolRole, problem, snapshot
-from telegrammer.store.look import look, prove_sound, touch_tables
+from telegrammer.store.files import real_path
+from telegrammer.store.look import fold, look, prove_sound, touch_tables
 from telegrammer.store.pool import Pool, started_pool
 from telegrammer.store.writer import Writer
 
@@ -49,6 +50,8 @@ BEAT_PATIENCE = 0.5
 """Seconds a look waits for the lock, so that a held one shows within 2 s."""
 LONG_WAIT = 1.0
 """Seconds of waiting for the lock that health calls busy."""
+LONG_LOG = 8 * 2**20
+"""Bytes of the -wal file, twice what SQLite lets it grow to, from which a look tries itself to fold it in."""
 QUIET = 5.0
 """
 Seconds without a new failure after which a failing database may count as working again.
@@ -220,6 +223,21 @@ class Database(Service):
             # That a full disk has room again, or a failing one is sound, is for a look to say.
             self._change(None, self._read_trouble)
 
+    async def _fold_long_log(self) -> None:
+        """So that a database file which refuses writes shows before its log has filled the disk."""
+        path = real_path(self.path)
+        try:
+            size = path.with_name(path.name + "-wal").stat().st_size
+        except OSError:
+            return
+        if size < LONG_LOG or self._writing is None:
+            return
+        try:
+            await self._writing.run(fold)
+        except StorageUnavailable as error:
+            self._noted(type(error), False)
+            raise
+
     async def _end_troubles(self, roomy: bool) -> None:
         """After a look that succeeded."""
         quiet_since = self.clock.seconds() - QUIET
@@ -272,6 +290,7 @@ class Database(Service):
                 urgent=True,
                 patience=BEAT_PATIENCE,
             )
+            await self._fold_long_log()
             if trouble is self._write_trouble:  # otherwise the look was for another
                 await self._end_troubles(seen.roomy)
         except StorageUnavailable:

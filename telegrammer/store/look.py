@@ -9,7 +9,7 @@ from pathlib import Path
 from attrs import frozen
 
 from telegrammer.core.problems import StorageUnavailable, StoreBusy, StoreDamaged, StoreFull
-from telegrammer.store.engine import Handle, problem
+from telegrammer.store.engine import Handle, mark, problem, translate
 from telegrammer.store.layout import OUR_TABLES
 
 ROOM = 262_144
@@ -66,3 +66,21 @@ def prove_sound(cursor: sqlite3.Cursor) -> None:
     cursor.execute("PRAGMA shrink_memory")
     if cursor.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
         raise problem(StoreDamaged)
+
+
+def fold(connection: Handle) -> None:
+    """
+    Write what the -wal file holds into the database, as far as no reader needs it there.
+
+    SQLite does so by itself after a commit, and keeps to itself when that fails.
+
+    :raises StorageUnavailable: it could not be written.
+    """
+    try:
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    except sqlite3.Error as error:
+        trouble = translate(error)
+        if trouble is None:
+            raise
+        mark(connection, trouble)
+        raise trouble from None

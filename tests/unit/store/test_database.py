@@ -20,15 +20,18 @@ from telegrammer.core.problems import (
     StorageUnavailable,
     StoreBusy,
     StoreClosed,
+    StoreDamaged,
     StoreFailing,
     StoreFull,
     StoreReadOnly,
 )
 from telegrammer.ports import Storage
-from telegrammer.store.database import BEAT, LONG_WAIT, QUIET, Database
+from telegrammer.store import database
+from telegrammer.store.database import BEAT, LONG_LOG, LONG_WAIT, QUIET, Database
 from telegrammer.store.engine import Handle, problem
 from telegrammer.store.group import Locked, Lost
 from telegrammer.store.look import ROOM
+from tests.support.directories import temporary_directory
 from tests.support.inline_database import migrated_connection
 
 T = TypeVar("T")
@@ -248,6 +251,34 @@ class DatabaseTests(SynchronousTestCase):
         self.clock.advance(BEAT)
         self.assertEqual(self.service.state(), "ok")
 
+    def long_log(self, size: int) -> None:
+        """The -wal file is as long as this."""
+        self.service.path = temporary_directory(self) / "a.db"
+        with open(self.service.path.with_name("a.db-wal"), "wb") as file:
+            file.truncate(size)
+
+    def test_a_log_that_grows_is_folded_in_and_a_refusal_shows_until_it_succeeds(self) -> None:
+        refusals = [problem(StoreFull)] * 2
+        tries: list[Handle] = []
+
+        def refuse(connection: Handle) -> None:
+            tries.append(connection)
+            if refusals:
+                raise refusals.pop()
+
+        self.patch(database, "fold", refuse)
+        self.room(ROOM)
+        self.long_log(LONG_LOG - 1)
+        self.beats(BEAT)
+        self.assertEqual(tries, [])
+        self.long_log(LONG_LOG)
+        self.clock.advance(BEAT)
+        self.assertEqual(self.service.state(), "full")
+        self.clock.advance(BEAT)
+        self.assertEqual(self.service.state(), "full")
+        self.clock.advance(BEAT)
+        self.assertEqual((self.service.state(), len(tries)), ("ok", 3))
+
     def test_the_end_of_a_trouble_counts_as_news(self) -> None:
         self.clock.advance(0)
         self.calls.clear()
@@ -264,6 +295,23 @@ class DatabaseTests(SynchronousTestCase):
         self.lose(StoreFailing)
         self.beats(QUIET + BEAT)
         self.assertEqual((self.service.state(), self.calls), ("ok", []))
+
+    def test_failing_until_the_whole_file_is_found_sound(self) -> None:
+        """The small work of a look succeeds all the while."""
+        damaged = True
+
+        def look_through(cursor: sqlite3.Cursor) -> None:
+            if damaged:
+                raise problem(StoreDamaged)
+
+        self.patch(database, "prove_sound", look_through)
+        self.lose(StoreDamaged)
+        self.beats(10 * QUIET)
+        self.assertEqual(self.service.state(), "failing")
+        damaged = False
+        self.beats(QUIET + BEAT)
+        self.assertEqual(self.service.state(), "ok")
+        self.assertEqual(len(self.lines()), 2)
 
     def test_a_reading_trouble_of_its_own(self) -> None:
         for pool in ("requests", "workers"):
