@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from datetime import UTC, datetime
@@ -18,13 +19,13 @@ from pathlib import Path
 from attrs import frozen
 from twisted.logger import Logger
 
-from telegrammer.core.problems import StartRefused, StorageUnavailable
+from telegrammer.core.problems import LockHeld, StartRefused, StorageUnavailable
 from telegrammer.ports import Now
 from telegrammer.store import legacy
 from telegrammer.store.engine import Durability, connect, immediate, snapshot, translate
 from telegrammer.store.files import create_private, make_private, make_state_directory
 from telegrammer.store.layout import Absent, Layout, Legacy, Ours, look, recognise
-from telegrammer.store.lock import ProcessLock
+from telegrammer.store.lock import ProcessLock, held_by_another
 from telegrammer.store.look import touch_tables
 from telegrammer.store.migrate import back_up, create, migrate, migrate_legacy
 from telegrammer.store.migrations import LATEST
@@ -36,6 +37,9 @@ START_BUSY_MS = 2500
 """A start gives up on a locked database after this: it has 5 s in all (contract 1.3)."""
 COMMAND_BUSY_MS = 5000
 """A command waits this long for each transaction (contract 1.1)."""
+COMMAND_TRIES = 20
+COMMAND_PAUSE = 0.1
+"""Seconds between the tries; with what `ProcessLock` waits itself, it is waited for about as long."""
 
 # UnicodeDecodeError: of a damaged file SQLite may quote what is no text.
 _TROUBLES = (StorageUnavailable, sqlite3.Error, OSError, UnicodeDecodeError)
@@ -94,30 +98,46 @@ def connect_for_command(
     now: Now = _wall_clock,
     durability: Durability = "normal",
     migrated: Callable[[int, Path], None] = lambda version, backup: None,
+    pause: Callable[[float], None] = time.sleep,
 ) -> sqlite3.Connection:
     """
     A connection for a command, beside a running daemon or without one; the caller closes it.
+
+    While another process makes or migrates the database, it is waited for.
 
     Use ``engine.immediate`` and ``engine.snapshot`` for transactions on it.
 
     :param create: make the database when there is none (``add-key``).
     :param migrated: told, after a migration, of the version before it (0: the C++ program's) and the backup.
-    :raises LockHeld: it must be made or migrated first, and a daemon holds the lock.
+    :param pause: waits so many seconds before the next try.
+    :raises LockHeld: it must be made or migrated first, and another process goes on holding the lock.
     :raises StartRefused: there is none, or as ``open_state``.
     """
-    layout = recognise(path)
-    if isinstance(layout, Absent) and not create:
-        raise StartRefused(f"there is no database at {path}")
-    if not (isinstance(layout, Ours) and layout.version == LATEST):
-        with ProcessLock(path):
-            # Again: what was seen without the lock may be out of date.
-            _, version, backup = _bring_up(path, recognise(path), durability, COMMAND_BUSY_MS, now)
-        if version is not None and backup is not None:
-            migrated(version, backup)
+    for left in reversed(range(COMMAND_TRIES)):
+        try:
+            layout = recognise(path)
+            if isinstance(layout, Absent) and not create:
+                raise StartRefused(f"there is no database at {path}")
+            if not _is_current(layout):
+                with ProcessLock(path, pause):
+                    # Again: what was seen without the lock may be out of date.
+                    _, version, backup = _bring_up(path, recognise(path), durability, COMMAND_BUSY_MS, now)
+                if version is not None and backup is not None:
+                    migrated(version, backup)
+            break
+        except StartRefused as refused:
+            # Whoever makes or migrates it will soon have done so; meanwhile it may look like anything.
+            if not left or not (isinstance(refused, LockHeld) or held_by_another(path)):
+                raise
+        pause(COMMAND_PAUSE)
     try:
         return connect(path, durability=durability, busy_ms=COMMAND_BUSY_MS)
     except sqlite3.Error as error:
         raise _unusable(path, error) from None
+
+
+def _is_current(layout: Layout) -> bool:
+    return isinstance(layout, Ours) and layout.version == LATEST
 
 
 def _bring_up(

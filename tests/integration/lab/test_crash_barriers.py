@@ -6,12 +6,10 @@ In the quick form one cycle each; in the full form a hundred, and two hundred ki
 
 from __future__ import annotations
 
-import functools
 import http.client
 import os
 import random
 import sqlite3
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -37,6 +35,7 @@ from tests.support.barrier_daemon import barrier
 from tests.support.daemon import BOT_ID, PATIENCE
 from tests.support.gateway import CHAT, Gateway
 from tests.support.lab import full_only, repetitions
+from tests.support.old_database import OLD_KEYS, old_database
 from tests.support.oracle import Oracle
 from tests.support.queue_checks import text
 
@@ -259,22 +258,8 @@ def test_what_was_answered_200_is_there_after_a_kill(gateway: Gateway, oracle: O
 
 # -- migration and backup ----------------------------------------------------------------------------------
 
-OLD_KEYS = 300
 LAST_STATEMENT = len(MIGRATIONS[0]) + 1 + OLD_KEYS + 1
 """The layout, its number, a row for each key, and the old table's end."""
-
-
-@functools.cache
-def old_database() -> tuple[bytes, str]:
-    """The C++ program's, of several pages; and one of its keys."""
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory, "old.db")
-        with closing(sqlite3.connect(path)) as connection:
-            connection.execute("CREATE TABLE api_keys(name TEXT PRIMARY KEY, key TEXT, created_at INTEGER)")
-            rows = [(f"program {number}", f"{number:064x}", 1_600_000_000) for number in range(OLD_KEYS)]
-            connection.executemany("INSERT INTO api_keys VALUES (?, ?, ?)", rows)
-            connection.commit()
-        return path.read_bytes(), rows[-1][1]
 
 
 def backups(gateway: Gateway) -> list[Path]:

@@ -536,8 +536,12 @@ class LegacyTests(OpeningCase):
 
 
 class CommandTests(OpeningCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.pauses: list[float] = []
+
     def connect(self, *, create: bool = False) -> sqlite3.Connection:
-        connection = connect_for_command(self.path, create=create)
+        connection = connect_for_command(self.path, create=create, pause=self.pauses.append)
         self.addCleanup(connection.close)
         return connection
 
@@ -564,6 +568,40 @@ class CommandTests(OpeningCase):
         self.assertEqual(recognise(self.path), Legacy())
         with snapshot(self.connect()) as cursor:
             self.assertEqual(keys.listing(cursor), [KeyRecord("a", 7, True)])
+
+    def test_whoever_holds_the_lock_is_waited_for_five_seconds(self) -> None:
+        self.make(OLD)
+        with ProcessLock(self.path):
+            self.assertRaises(LockHeld, self.connect)
+        self.assertApproximates(sum(self.pauses), 5, 0.25)
+
+    def test_another_that_works_on_it_meanwhile(self) -> None:
+        """It migrates; or what it has made so far looks like nothing we know."""
+        for found in (OLD, "CREATE TABLE half_way(x)"):
+            self.path.unlink(missing_ok=True)
+            self.make(found)
+            told: list[int] = []
+
+            def tell(version: int, backup: Path, told: list[int] = told) -> None:
+                told.append(version)
+
+            def other(seconds: float) -> None:
+                self.path.unlink()
+                self.open()
+
+            with (
+                ProcessLock(self.path),
+                closing(
+                    connect_for_command(
+                        self.path,
+                        create=False,
+                        pause=other,
+                        migrated=tell,
+                    )
+                ) as connection,
+            ):
+                add_key(connection, "a")
+            self.assertEqual(told, [], "who did it tells of it")
 
     def test_making_one_needs_it_too(self) -> None:
         with ProcessLock(self.path):
