@@ -24,6 +24,7 @@ _STATUS_LINE_BEGUN = re.compile(
     rb"|HTTP/[0-9]\.[0-9] [0-9]{3}[ \r]"
 )
 _RETRY_AFTER = re.compile(rb"^retry-after:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
+_FOLD = re.compile(rb"[ \t]*\r?\n[ \t]+")
 _KEEP_ALIVE_TIMEOUT = re.compile(rb"(?:^|[ \t,])timeout=\"?([0-9]{1,5})\"?(?:[ \t,]|$)", re.IGNORECASE)
 
 MALFORMED = "malformed response"
@@ -163,7 +164,9 @@ class ResponseReader:
             del self._head[: blank.end()]
             if _interim(status):
                 continue
-            self._retry_after = [value.strip(b" \t") for value in _RETRY_AFTER.findall(head)]
+            # A folded line belongs to the value before it (RFC 9112, 5.2), which then is no wait.
+            values = _RETRY_AFTER.findall(_FOLD.sub(b" ", head))
+            self._retry_after = [value.strip(b" \t") for value in values]
             self._finish_head(status)
             if self._status:
                 self._break()

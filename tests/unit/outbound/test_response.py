@@ -199,6 +199,12 @@ class BrokenBodies(SynchronousTestCase):
         made = read(b"HTTP/1.1 200 x\n", b"X: y\n" * LIMIT)
         self.assertEqual(made.result, Unanswered(HEAD_TOO_LARGE))
 
+    def test_a_folded_wait_is_none(self) -> None:
+        for fold in (b"\r\n 0", b"\r\n\tminutes", b"\n 0"):
+            made = read(b"HTTP/1.1 503 x\r\nRetry-After: 5" + fold + b"\r\nX: y\r\n\r\n")
+            assert made.answer is not None
+            self.assertEqual([value.isdigit() for value in made.answer.retry_after], [False])
+
 
 class NoAnswer(SynchronousTestCase):
     def test_malformed(self) -> None:
