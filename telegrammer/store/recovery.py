@@ -18,7 +18,7 @@ from telegrammer.store import lanes
 # start would otherwise take a worker at once, and a few of them all.  But it goes before all that were sick
 # already: most likely its receiver is well, and behind fifty that hang it would wait for minutes.
 SUSPECT = """
-    UPDATE lanes SET sick = 1, next_due = 0, waits_since = :now
+    UPDATE lanes SET sick = 1, next_due = 0
     WHERE sick = 0 AND subscription_id IN (SELECT subscription_id FROM deliveries WHERE state = 'IN_FLIGHT')
 """
 
@@ -117,7 +117,7 @@ def recover(cursor: sqlite3.Cursor, now: float) -> Recovered:
     Budgets are looked at before the next attempt, when a job is claimed.
     """
     second = floor(now)
-    cursor.execute(SUSPECT, {"now": second})
+    cursor.execute(SUSPECT)
     requeued = cursor.execute(REQUEUE, (second,)).rowcount
     shifted = cursor.execute(CLOCK_SET_BACK, {"now": second}).fetchall()
     for subscription_id, seconds in shifted:

@@ -123,6 +123,14 @@ class RecoveryTests(SynchronousTestCase):
         turn = self.queue.turn([(job, Done(slow=False))])
         self.assertEqual([job.body for job in turn.claimed], [b'{"n":2}'])
 
+    def test_a_clock_set_back_lengthens_no_life_of_a_job_that_was_cut_off(self) -> None:
+        self.queue.subscribe()
+        self.queue.ingest()
+        self.queue.claim()
+        self.queue.now -= 86_400
+        self.assertEqual(self.recover(), Recovered(requeued=1, shifted=1))
+        self.assertEqual([job.first_attempt_at for job in self.queue.claim()], [self.queue.now])
+
     def test_a_retired_subscription_without_jobs_goes(self) -> None:
         self.queue.subscribe()
         self.queue.execute("UPDATE subscriptions SET retired = 1")
