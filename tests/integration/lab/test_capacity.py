@@ -96,7 +96,7 @@ def kept_back(three: Gateway) -> Iterator[int]:
 
 def test_a_batch_that_does_not_fit(tmp_path: Path) -> None:
     """The offset stays, smaller batches are tried at once; one job leaves and one update comes in."""
-    room, messages = 10, 45
+    room, messages = 10, 25
     with limited(tmp_path, room) as oracle:
         three = oracle.gateway
         receiver = three.receiver

@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from attrs import define, field
 
+from telegrammer.store.engine import connect, immediate
 from tests.support.gateway import CHAT, Gateway, eventually, gateway
 from tests.support.lab import FULL, full_only, repetitions
 from tests.support.oracle import Oracle
@@ -54,49 +55,63 @@ class Turns:
         self._judge(max(turns for turns, lanes in self.at.items() if lanes))
 
     def _judge(self, most: int) -> None:
-        """A POST that is on its way was served, and has not arrived: so few may look a turn less."""
+        """
+        All but a few are a turn behind at most.
+
+        A lane queues again when its POST has ended.  Who was under way when the leader queued comes after it,
+        and who is under way now was served, and is not yet counted: these may look two turns behind.
+        """
         late = sum(lanes for turns, lanes in self.at.items() if turns < most - 1)
-        assert late < self.workers, f"{late} lanes are two turns behind one that had {most}"
+        assert late <= 2 * (self.workers - 1), f"{late} lanes are two turns behind one that had {most}"
+        assert not any(lanes for turns, lanes in self.at.items() if turns < most - 2), "three turns behind"
 
 
-def stalled(arrived: Sequence[Callback], workers: int) -> set[str]:
+def note_the_sick(db: Path) -> None:
     """
-    The lanes under way while nothing at all arrived for half a second: the machine did not run us.
+    Have the database note which lanes become sick.
 
-    Their attempts may have taken over a second, and then they are rightly of another class.
+    On a machine that stands still an attempt may take over a second; its lane is rightly of another class
+    then, and its turn another.
     """
-    lanes: set[str] = set()
-    for number, (one, other) in enumerate(pairwise(arrived), 1):
-        if other.at - one.at > 0.5:
-            lanes.update(each.path for each in arrived[max(0, number - workers) : number + workers])
-    return lanes
+    with closing(connect(db)) as connection, immediate(connection) as cursor:
+        cursor.execute("CREATE TABLE noted(lane INTEGER)")
+        cursor.execute(
+            """
+            CREATE TRIGGER note AFTER UPDATE OF sick ON lanes WHEN NEW.sick = 1
+            BEGIN INSERT INTO noted VALUES (NEW.subscription_id); END
+            """
+        )
 
 
 @pytest.mark.parametrize("workers", [4, 1, 64] if FULL else [4])
 def test_a_thousand_lanes_take_turns(tmp_path: Path, workers: int) -> None:
-    """Until they run dry no lane is more than a turn ahead of another: by a fifth from the fifth turn on."""
+    """Until they run dry no lane is more than a turn ahead: from the sixth turn on by a fifth at most."""
     with gateway(tmp_path, "--delivery-workers", str(workers)) as three:
         oracle = Oracle(three)
         prepared(oracle, [f"/{number}" for number in range(LANES)])
+        note_the_sick(three.daemon.db)
         oracle.messages(ROUNDS)  # One batch: all of the backlog is there at once.
         three.start()
         receiver = three.receiver
         receiver.wait_until(lambda: len(receiver.arrived) >= LANES * ROUNDS, 100)
         arrived = list(receiver.arrived)
         assert oracle.settle() == []
-    odd = stalled(arrived, workers)
-    turns = Turns({callback.path for callback in arrived} - odd, workers)
+        sick = {lane for (lane,) in three.query("SELECT DISTINCT lane FROM noted")}
+    well = {known.path for known in oracle.subscribed if known.id not in sick}
+    assert len(well) > LANES * 0.9, "the machine stood still too often to tell"
+    turns = Turns(well, workers)
     for callback in arrived:
-        if callback.path not in odd:
+        if callback.path in well:
             turns.take(callback.path)
-    print(f"{workers} workers: {len(arrived) / (arrived[-1].at - arrived[0].at):.0f} callbacks a second")
+    rate = len(arrived) / (arrived[-1].at - arrived[0].at)
+    print(f"{workers} workers: {rate:.0f} callbacks a second, {len(sick)} lanes were sick")
 
 
 # -- beside those that hang --------------------------------------------------------------------------------
 
 HEALTHY = 100
 HOLES = 50
-PACE = 0.25
+PACE = 0.5
 """Seconds from one message to the next, whatever has arrived: who waits does not slow the load down."""
 
 
@@ -174,21 +189,20 @@ def test_beside_fifty_that_never_answer(gateway: Gateway, oracle: Oracle, how: s
     hanging = True
     eventually(lambda: daemon.health()["components"]["delivery"]["busy"] == 2)
     load = Load(oracle)
-    load.run(repetitions(2, 30))
+    load.run(repetitions(2, 15))
     assert load.p99("beside fifty that hang") < 1
 
-    cut_off = WELL[HEALTHY // 2]
-    oracle.message("its attempt does not end")
-    (*_, held) = receiver.wait_for(len(receiver.on(cut_off)) + 1, path=cut_off)
     if how == "killed":
+        cut_off = WELL[HEALTHY // 2]
+        oracle.message("its attempt does not end")
+        receiver.wait_for(len(receiver.on(cut_off)) + 1, path=cut_off)
         daemon.kill()
     else:
-        held.answer()
         daemon.stop()
     oracle.check()
     cut_off = ""
     daemon.start()
-    load.run(repetitions(2, 60))
+    load.run(repetitions(2, 60 if how == "killed" else 15))
     assert load.p99("after the restart") < 1
     assert max(load.waits) < 5, "a healthy lane waited for one that hangs"
     daemon.kill()
@@ -199,7 +213,7 @@ def test_beside_fifty_that_never_answer(gateway: Gateway, oracle: Oracle, how: s
 @pytest.mark.report("H2")
 def test_fifty_that_hang_for_the_first_time(tmp_path: Path) -> None:
     """Nobody can know them before: each costs one attempt of one worker, and then never again."""
-    with gateway(tmp_path, "--delivery-workers", "16") as three:
+    with gateway(tmp_path, "--delivery-workers", "16", "--max-subscriptions-per-key", "1000") as three:
         oracle = Oracle(three)
         three.receiver.policy = lambda callback: None if callback.path.startswith("/hole") else 200
         prepared(oracle, WELL)
