@@ -16,9 +16,12 @@ from pathlib import Path
 
 from attrs import define, field
 from twisted.application.service import Service
+from twisted.logger import Logger
 
 from telegrammer.core.problems import LockHeld, StartRefused
 from telegrammer.store.files import create_private, make_state_directory, real_path, remove_directories
+
+log = Logger()
 
 TRIES = 4
 """Another process may hold the lock for a moment, to look who has it."""
@@ -133,11 +136,16 @@ class ProcessLock(Service):
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
-        path = lock_path(self.db)
-        if self._made and _is_still_there(descriptor, path):
-            # While it is still held: nobody else can take over the name but one who found it removed.
-            path.unlink(missing_ok=True)
-        os.close(descriptor)
+        try:
+            path = lock_path(self.db)
+            if self._made and _is_still_there(descriptor, path):
+                # While it is still held: nobody else can take over the name but one who found it removed.
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            # As on a file system that became read-only.  A file that stays is no lock: the next one takes it.
+            log.warn("the lock file stays where it is: {reason}", reason=error.strerror)
+        finally:
+            os.close(descriptor)
         self._remove_directories()
 
     def _remove_directories(self) -> None:

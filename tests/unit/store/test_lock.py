@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -97,6 +99,18 @@ class LockTests(SynchronousTestCase):
             self.lock.release()
             self.assertTrue(held_by_another(other.db))
         self.assertFalse(lock_path(self.db).exists())
+
+    def test_a_file_that_cannot_be_removed_is_let_go_all_the_same(self) -> None:
+        def unlink(path: Path, missing_ok: bool = False) -> None:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        self.lock.acquire()
+        patch = self.patch(Path, "unlink", unlink)
+        self.lock.release()
+        patch.restore()
+        self.assertTrue(lock_path(self.db).exists())
+        self.assertFalse(held_by_another(self.db))
+        self.lock.acquire()
 
     def test_a_file_replaced_while_it_was_being_locked(self) -> None:
         self.db.parent.mkdir(parents=True)
