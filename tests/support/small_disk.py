@@ -9,6 +9,7 @@ daemon is stopped.  That is what a kill at this moment would leave behind.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -27,6 +28,23 @@ from tests.support.gateway import Gateway, eventually
 from tests.support.receiver import CallbackReceiver
 
 
+@functools.cache
+def why_no_broken_disk() -> str | None:
+    """Why this machine cannot make a ``BrokenDisk``; None when it can."""
+    if os.geteuid() != 0:
+        return "only root can mount an image"
+    for tool in ("unshare", "nsenter", "mkfs.ext4"):
+        if shutil.which(tool) is None:
+            return f"{tool} is missing"
+    with tempfile.TemporaryDirectory() as directory:
+        script = f'cd "$1" && mkdir m && {_IMAGE} && mount -o loop image m'
+        tried = subprocess.run(
+            [*_PRIVATE, "sh", "-c", script, "sh", directory], capture_output=True, text=True, check=False
+        )
+    return None if tried.returncode == 0 else f"no image can be mounted: {tried.stderr.strip()}"
+
+
+@functools.cache
 def why_not() -> str | None:
     """Why this machine cannot do it; None when it can."""
     for tool in ("unshare", "nsenter", "mount"):
@@ -39,6 +57,10 @@ def why_not() -> str | None:
         check=False,
     )
     return None if tried.returncode == 0 else f"no file system of its own: {tried.stderr.strip()}"
+
+
+_PRIVATE = ("unshare", "--mount", "--propagation", "private")
+_IMAGE = "truncate -s 24M image && mkfs.ext4 -q -F image"
 
 
 @define(eq=False)
@@ -76,20 +98,55 @@ class SmallDisk:
         (self.outside / "ballast").unlink()
 
 
+@define(eq=False)
+class BrokenDisk(SmallDisk):
+    """An ext4 file system that can be made to find itself broken, and be mounted again."""
+
+    @property
+    def prefix(self) -> list[str]:
+        return ["nsenter", f"--target={self.pid}", "--mount", "--"]
+
+    def breaks(self) -> None:
+        """Read-only from now on, for what is open too: as after an error, with ``errors=remount-ro``."""
+        self._run("sync && mount -o remount,abort disk")
+
+    def is_mended(self) -> None:
+        """Mounted anew, when nobody uses it any more."""
+        self._run("umount disk && mount -o loop image disk")
+
+    def _run(self, script: str) -> None:
+        argv = [*self.prefix, "sh", "-c", f'cd "$1" && {script}', "sh", str(self.path.parent)]
+        subprocess.run(argv, check=True)
+
+
+@contextmanager
+def broken_disk(path: Path) -> Iterator[BrokenDisk]:
+    """Whole at first; it is gone with its last user."""
+    path.mkdir()
+    script = f'cd "$1" && {_IMAGE} && mount -o loop image disk && chmod 700 disk && echo mounted && exec cat'
+    with _held([*_PRIVATE, "sh", "-c", script, "sh", str(path.parent)]) as pid:
+        yield BrokenDisk(path, pid)
+
+
+@contextmanager
+def _held(argv: list[str]) -> Iterator[int]:
+    """While inside, the namespace that this makes is there; the process that holds it."""
+    holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with holder:  # Leaving closes its pipes and waits: cat ends.
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"mounted\n"
+        yield holder.pid
+
+
 @contextmanager
 def small_disk(path: Path, megabytes: int) -> Iterator[SmallDisk]:
     """A file system of this size; it is gone with its last user."""
     path.mkdir()
     script = f'mount -t tmpfs -o size={megabytes}m,mode=700 none "$1" && echo mounted && exec cat'
-    holder = subprocess.Popen(
-        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh", str(path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    with holder:  # Leaving closes its pipes and waits: cat ends.
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"mounted\n"
-        yield SmallDisk(path, holder.pid)
+    with _held(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh", str(path)]
+    ) as pid:
+        yield SmallDisk(path, pid)
 
 
 @define(eq=False)
@@ -138,12 +195,12 @@ class DistantDaemon(Daemon):
 
 
 @contextmanager
-def gateway_on_a_small_disk(directory: Path, megabytes: int) -> Iterator[tuple[Gateway, SmallDisk]]:
-    """A gateway that is not started, and the disk its state is on."""
+def gateway_on(disk: SmallDisk) -> Iterator[Gateway]:
+    """A gateway that is not started, its state in there."""
+    directory = disk.path.parent
     with (
-        small_disk(directory / "disk", megabytes) as disk,
         BotApi() as api,
         CallbackReceiver() as receiver,
         DistantDaemon(disk.path, api.url, directory=directory, prefix=disk.prefix, disk=disk) as daemon,
     ):
-        yield Gateway(api, receiver, daemon), disk
+        yield Gateway(api, receiver, daemon)

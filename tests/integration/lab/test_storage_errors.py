@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from tests.support.faulty_daemon import Fault, Storage, faulty_storage, why_not
 from tests.support.gateway import CHAT, Gateway
-from tests.support.lab import FULL, repetitions
+from tests.support.lab import FULL, full_only, repetitions
 from tests.support.oracle import Oracle
+from tests.support.small_disk import broken_disk, gateway_on, why_no_broken_disk
 from tests.support.storage import RECOVERY, check_reads, database_state, refused_write, shows, works_again
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+
+
+STATES: dict[Fault, str] = {"read-only": "readonly", "writes fail": "failing"}
+CASES = tuple(product(("ingest", "completion", "request", "look"), STATES))
 
 
 @pytest.fixture
@@ -35,12 +41,12 @@ def storage(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.mark.report("I4")
-@pytest.mark.parametrize(("fault", "state"), [("read-only", "readonly"), ("writes fail", "failing")])
-@pytest.mark.parametrize("meets_it", ["ingest", "completion", *(("request", "look") if FULL else ())])
+@pytest.mark.parametrize(("meets_it", "fault"), CASES if FULL else CASES[::3])
 def test_every_write_fails(
-    gateway: Gateway, oracle: Oracle, storage: Storage, fault: Fault, state: str, meets_it: str
+    gateway: Gateway, oracle: Oracle, storage: Storage, meets_it: str, fault: Fault
 ) -> None:
     """Whatever meets it first: an update, the answer to a callback, a request, or nothing at all."""
+    state = STATES[fault]
     gateway.receiver.policy = lambda callback: None
     gateway.start()
     oracle.subscribe()
@@ -65,7 +71,7 @@ def test_every_write_fails(
     gateway.daemon.output.wait_for("results held: 1")
     gateway.daemon.output.wait_for("updates cannot be stored")
     assert oracle.check() == []
-    time.sleep(repetitions(0, 20))  # It lasts, and back-offs become long.
+    time.sleep(repetitions(0, 12))  # It lasts, and back-offs become long.
     assert gateway.api.of("getUpdates")[-1].arguments["offset"] == confirmed
     assert len(gateway.receiver.on(None)) == 1
     assert database_state(gateway) == state
@@ -77,6 +83,33 @@ def test_every_write_fails(
     works_again(gateway, RECOVERY - (time.monotonic() - began))
 
 
+def test_a_file_system_that_finds_itself_broken(tmp_path: Path) -> None:
+    """The kernel's own read-only; without it the others would show no more than what we believe of it."""
+    if (why := why_no_broken_disk()) is not None:
+        pytest.skip(why)
+    with broken_disk(tmp_path / "disk") as disk, gateway_on(disk) as gateway:
+        oracle = Oracle(gateway)
+        gateway.start()
+        oracle.subscribe()
+        oracle.messages(2)
+        gateway.api.wait_for_offset(confirmed := oracle.sent[-1].update_id + 1)
+        oracle.settle()
+        disk.breaks()
+        oracle.message("while it lasts")
+        shows(gateway, "readonly")
+        assert refused_write(gateway) == "STORAGE_UNAVAILABLE"
+        check_reads(gateway)
+        assert oracle.check() == []
+        assert gateway.api.of("getUpdates")[-1].arguments["offset"] == confirmed
+        assert gateway.daemon.stop() == 0
+
+        disk.is_mended()
+        gateway.daemon.start()
+        assert oracle.settle() == []
+        assert gateway.daemon.stop() == 0
+
+
+@full_only
 def test_stopped_while_every_write_fails(gateway: Gateway, oracle: Oracle, storage: Storage) -> None:
     """In order and within its time; what it could not write is done again by the next life, no more."""
     gateway.receiver.policy = lambda callback: None
@@ -95,6 +128,7 @@ def test_stopped_while_every_write_fails(gateway: Gateway, oracle: Oracle, stora
     assert oracle.settle() == [held.delivery_id]
 
 
+@full_only
 def test_the_log_cannot_be_folded_into_the_database(
     gateway: Gateway, oracle: Oracle, storage: Storage
 ) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.daemon import Reply
 from tests.support.gateway import CHAT, Gateway
-from tests.support.lab import full_only, repetitions
+from tests.support.lab import FULL
 from tests.support.oracle import Oracle
 from tests.support.storage import RECOVERY, ask_to_subscribe, check_reads, shows, works_again
 
@@ -50,7 +50,7 @@ def no_word_of_it(gateway: Gateway) -> None:
 
 
 @pytest.mark.report("I1")
-@pytest.mark.parametrize("seconds", [1, *([4] if repetitions(0, 1) else [])])
+@pytest.mark.parametrize("seconds", [1, 4] if FULL else [1])
 def test_a_lock_that_is_held_for_a_moment(gateway: Gateway, oracle: Oracle, seconds: float) -> None:
     """Requests wait for it and are done; what works behind the scenes backs off and goes on."""
     gateway.start()
@@ -71,7 +71,7 @@ def test_a_lock_that_is_held_for_a_moment(gateway: Gateway, oracle: Oracle, seco
 
 
 @pytest.mark.report("I1")
-@pytest.mark.parametrize("seconds", [8, pytest.param(60, marks=full_only)])
+@pytest.mark.parametrize("seconds", [8, 60] if FULL else [6])
 def test_a_lock_that_is_held_for_long(gateway: Gateway, oracle: Oracle, seconds: float) -> None:
     """Requests are refused after 5 s; no update is confirmed, no POST comes twice, and all of it goes on."""
     gateway.receiver.policy = lambda callback: None if callback.path == "/slow" else 200
