@@ -189,7 +189,7 @@ def test_beside_fifty_that_never_answer(gateway: Gateway, oracle: Oracle, how: s
     hanging = True
     eventually(lambda: daemon.health()["components"]["delivery"]["busy"] == 2)
     load = Load(oracle)
-    load.run(repetitions(2, 15))
+    load.run(repetitions(2, 10))
     assert load.p99("beside fifty that hang") < 1
 
     if how == "killed":
@@ -257,7 +257,7 @@ def test_beside_four_that_take_their_time(gateway: Gateway, oracle: Oracle) -> N
     oracle.settle()
     oracle.messages(repetitions(1, 2), "for the slow", SLOW_CHAT)
     load = Load(oracle)
-    load.run(repetitions(2, 30))
+    load.run(repetitions(2, 20))
     assert load.p99("beside four that are slow") < 1
     assert oracle.settle() == [], "one was sent twice"
     assert oracle.dead() == []
