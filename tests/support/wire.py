@@ -13,6 +13,7 @@ import re
 import select
 import socket
 import struct
+import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -180,13 +181,22 @@ def reset(peer: socket.socket) -> None:
     peer.close()
 
 
+def write(peer: socket.socket, data: bytes) -> None:
+    """All of it, or as much as the daemon takes before it refuses; then the end of our input."""
+    with contextlib.suppress(ConnectionError):
+        peer.sendall(data)
+        peer.shutdown(socket.SHUT_WR)
+
+
 def ask(daemon: Daemon, data: bytes, methods: Sequence[bytes] = ()) -> list[WireAnswer]:
     """What comes back for these bytes and the end of our input."""
     with contextlib.closing(connect(daemon)) as peer:
-        with contextlib.suppress(ConnectionError):  # refused while we still write
-            peer.sendall(data)
-            peer.shutdown(socket.SHUT_WR)
-        return read_answers(read_to_end(peer), methods)
+        writing = threading.Thread(target=write, args=(peer, data))
+        writing.start()
+        try:
+            return read_answers(read_to_end(peer), methods)
+        finally:
+            writing.join(PATIENCE)
 
 
 @contextmanager

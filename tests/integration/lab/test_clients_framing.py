@@ -8,8 +8,9 @@ the only way there is (RFC 9112); and whatever follows a refusal is never taken 
 from __future__ import annotations
 
 from tests.support.gateway import Gateway
+from tests.support.lab import repetitions
 from tests.support.oracle import Oracle
-from tests.support.wire import ask, chunked, head, post, send_body
+from tests.support.wire import ask, chunked, head, post, send_body, warm_up
 
 BODY = send_body("outer")
 HIDDEN = "hidden"
@@ -184,3 +185,26 @@ def test_unusual_requests_are_read_in_their_one_way(running: Gateway) -> None:
         if statuses != [200, 200] or texts != ["outer", HIDDEN]:
             faults.append(f"{name}: {statuses}, sent {texts}")
     assert not faults, "\n".join(faults)
+
+
+def test_a_thousand_in_a_row(running: Gateway) -> None:
+    """Written at once, without waiting for an answer: each is served, one after the other, in their order."""
+    oracle, key = Oracle(running), running.daemon.key
+    oracle.subscribe()
+    oracle.messages(1)
+    assert oracle.settle() == []
+    warm_up(running.daemon)
+    running.api.calls.clear()
+    oracle.base_line()
+    count = repetitions(250, 2500)
+    requests, expected = bytearray(), []
+    for number in range(count):
+        requests += post(b"/send", key, send_body(f"number {number}"))
+        requests += head(b"GET", b"/nowhere", "") + head(b"GET", b"/subscriptions", "")
+        requests += chunked(b"/send", key, b"5\r\nwrong\r\n0\r\n\r\n")
+        expected += [200, 404, 401, 400]
+    answers = ask(running.daemon, bytes(requests))
+    assert [answer.status for answer in answers] == expected
+    assert sent(running) == [f"number {number}" for number in range(count)]
+    oracle.check_base_line()
+    assert oracle.settle() == []
