@@ -11,6 +11,7 @@ from attrs import define, field
 
 from tests.support.bot_api import Call, success
 from tests.support.gateway import Gateway
+from tests.support.wire import many, post, read_answers, read_to_end, send_body
 
 
 @define(eq=False)
@@ -42,3 +43,17 @@ class Held:
 
     def let_go(self) -> None:
         self._go.set()
+
+
+def check_workers(gateway: Gateway, workers: int = 8) -> None:
+    """Every worker is free: so many requests are worked on at once."""
+    held, key = Held(gateway), gateway.daemon.key
+    gateway.api.fallback["sendMessage"] = held
+    with many(gateway.daemon, workers) as peers:
+        for peer in peers:
+            peer.sendall(post(b"/send", key, send_body("all at once"), b"Connection: close"))
+        gateway.api.wait_until(lambda: held.under_way == workers)
+        held.let_go()
+        for peer in peers:
+            assert [answer.status for answer in read_answers(read_to_end(peer))] == [200]
+    del gateway.api.fallback["sendMessage"]

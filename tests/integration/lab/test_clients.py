@@ -19,7 +19,7 @@ from attrs import define, field
 
 from tests.support.daemon import PATIENCE
 from tests.support.gateway import Gateway
-from tests.support.held import Held
+from tests.support.held import Held, check_workers
 from tests.support.lab import full_only, repetitions
 from tests.support.oracle import Footprint, Oracle
 from tests.support.wire import (
@@ -111,6 +111,7 @@ def test_eighty_callers_at_once(running: Gateway, oracle: Oracle, held: Held) ->
     served = Counter(f"caller {number}" for number, each in enumerate(came) if each.status == 200)
     assert texts == served, "sent is what was answered 200, once"
     oracle.check_base_line()
+    check_workers(running)
     assert oracle.settle() == []
 
 
@@ -133,6 +134,7 @@ def test_who_waits_too_long_is_turned_away(running: Gateway, oracle: Oracle, hel
     assert worked == [200] * WORKERS
     assert len(running.api.of("sendMessage")) == WORKERS
     oracle.check_base_line()
+    check_workers(running)
     assert oracle.settle() == []
 
 

@@ -17,6 +17,7 @@ from attrs import define, field
 
 from tests.support.daemon import Daemon
 from tests.support.gateway import Gateway
+from tests.support.held import check_workers
 from tests.support.lab import repetitions
 from tests.support.oracle import Oracle
 from tests.support.strangers import Case, Stranger
@@ -135,6 +136,7 @@ def test_whatever_strangers_ask(running: Gateway, seed: int) -> None:
     assert running.query("SELECT count(*) FROM subscriptions WHERE id = 1") == [(1,)]
     assert daemon.health()["status"] == "ok"
     oracle.check_base_line()
+    check_workers(running)
     ours_to_mend = [line for line in daemon.output.lines if OURS.search(line)]
     assert not ours_to_mend, "\n".join(ours_to_mend[:5])
     oracle.message("at last")
