@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from attrs import frozen
 
 from tests.support.daemon import PATIENCE
 from tests.support.gateway import Gateway
-from tests.support.hostile import HOSTILE, InTurn, head, pause, says, subscribe_apart
+from tests.support.hostile import HOSTILE, InTurn, Shut, head, pause, says, subscribe_apart
 from tests.support.http_server import response
 from tests.support.oracle import Oracle
 from tests.support.receiver import Conduct
@@ -26,6 +26,7 @@ OK = response(200, b"ok")
 REFUSAL = response(404, b"no")
 """Taken for the answer to the next callback, it would bury it."""
 TRAP = "/trap"
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
 class Belated:
@@ -96,14 +97,22 @@ HABITS = [
 ]
 
 
+@pytest.fixture
+def closed() -> Iterator[Shut]:
+    with Shut() as shut:
+        yield shut
+
+
 @pytest.mark.report("B6")
 @pytest.mark.report("H1")
-def test_what_a_receiver_leaves_on_its_connection(gateway: Gateway) -> None:
+def test_what_a_receiver_leaves_on_its_connection(gateway: Gateway, closed: Shut) -> None:
     """It is never taken for the next answer, and nothing of it is sent back or followed."""
     habits = {f"/hostile/{number}": habit for number, habit in enumerate(HABITS)}
     belated = [answer for habit in HABITS for answer in habit.script if isinstance(answer, Belated)]
     gateway.daemon.arguments = ("--retry-schedule", "1s", "--delivery-workers", "64")
     gateway.receiver.policy = InTurn({path: habit.script for path, habit in habits.items()})
+    # No proxy that the environment may name is asked, for there is none.
+    gateway.daemon.environment = dict.fromkeys(PROXIES, f"http://127.0.0.1:{closed.port}")
     gateway.start()
     oracle = Oracle(gateway)
     lanes = {subscribe_apart(oracle, path): habit.name for path, habit in habits.items()}

@@ -9,7 +9,7 @@ import pytest
 from tests.support.gateway import Gateway, eventually
 from tests.support.hostile import HALF_A_HANDSHAKE, HOSTILE, Blurts, InTurn, Shut, subscribe_apart
 from tests.support.hostile_kinds import KINDS
-from tests.support.lab import repetitions
+from tests.support.lab import FULL, repetitions
 from tests.support.oracle import Oracle
 from tests.support.vital_signs import prepared, vital_signs
 
@@ -26,8 +26,9 @@ def measure(oracle: Oracle, messages: int) -> None:
 
 @pytest.mark.report("H2")
 @pytest.mark.report("H16")
-def test_the_healthy_do_not_notice_the_hostile(gateway: Gateway) -> None:
-    """By the default number of workers; before a kill, and in the first minute of the next life."""
+@pytest.mark.parametrize("how", ["killed", "stopped"] if FULL else ["killed"])
+def test_the_healthy_do_not_notice_the_hostile(gateway: Gateway, how: str) -> None:
+    """By the default number of workers; before an end, and in the first minute of the next life."""
     kinds = {f"/hostile/{number}": kind for number, kind in enumerate(KINDS)}
     gateway.receiver.policy = InTurn({path: [503, kind.conduct] for path, kind in kinds.items()})
     oracle = prepared(gateway, "--retry-schedule", OFTEN)
@@ -50,8 +51,12 @@ def test_the_healthy_do_not_notice_the_hostile(gateway: Gateway) -> None:
         mute.leaves = half.leaves = False
         half.words = HALF_A_HANDSHAKE
 
-        measure(oracle, repetitions(30, 300))
-        gateway.daemon.kill()
+        measure(oracle, repetitions(30, 100))
+        if how == "killed":
+            gateway.daemon.kill()
+        else:
+            # What is in flight may finish, which takes a hostile one its 10 s.
+            assert gateway.daemon.stop() == 0
         oracle.check()
         gateway.daemon.start()
         measure(oracle, repetitions(50, 1200))
