@@ -117,10 +117,13 @@ class Stranger:
         method = self._one(sorted(methods)) if self._mostly() else self._method()
         right_key = self._mostly()
         credentials = self._credentials() if right_key else self._one(_NO_CREDENTIALS)
-        right_type = self._mostly()
+        long = self._chance.random() < 0.06
+        right_type = self._mostly() and (
+            not long or self._chance.random() < 0.4
+        )  # what is wrong twice tells of the order
         types = (self._one(_TYPES),) if right_type else self._one(_NO_TYPES)
         body, statuses, send = self._body(route or "")
-        if self._chance.random() < 0.04:
+        if long:
             body, statuses, send = b" " * self._one((LIMIT + 1, 70_000, 200_000)), frozenset(), None
         coded = method != b"CONNECT" and self._chance.random() < 0.25
         too_long = len(body) > LIMIT
@@ -220,6 +223,7 @@ class Stranger:
         unique = f"{self.seed} {self._made} "
         kinds: tuple[Callable[[], str], ...] = (
             lambda: "<b>x</b> {format} %s \\",
+            lambda: "white space that is meant to be there: \r\n\t\u00a0 \n",
             lambda: "\x00\x01\x7f\u2028\ufeff\U0001f600",
             lambda: "🙂" * (4096 - len(unique)),
             lambda: "".join(map(chr, self._chance.choices(range(0x20, 0xD7FF), k=40))),
