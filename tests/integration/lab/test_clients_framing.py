@@ -7,10 +7,26 @@ the only way there is (RFC 9112); and whatever follows a refusal is never taken 
 
 from __future__ import annotations
 
+import contextlib
+
+from tests.support.daemon import Daemon
 from tests.support.gateway import Gateway
 from tests.support.lab import repetitions
 from tests.support.oracle import Oracle
-from tests.support.wire import ask, chunked, head, post, send_body, warm_up
+from tests.support.wire import (
+    WireAnswer,
+    ask,
+    chunked,
+    connect,
+    first_answered,
+    head,
+    post,
+    read_answers,
+    read_to_end,
+    send_body,
+    warm_up,
+    write,
+)
 
 BODY = send_body("outer")
 HIDDEN = "hidden"
@@ -159,13 +175,22 @@ def sent(gateway: Gateway) -> list[str]:
     return [call.arguments["text"] for call in gateway.api.of("sendMessage")]
 
 
+def ask_on(daemon: Daemon, data: bytes, more: bytes) -> list[WireAnswer]:
+    """What comes back for these bytes, when there are more once an answer has come."""
+    with contextlib.closing(connect(daemon)) as peer:
+        peer.sendall(data)
+        first_answered([peer], 1)
+        write(peer, more)
+        return read_answers(read_to_end(peer))
+
+
 def test_requests_in_doubt_are_refused_and_hide_nothing(running: Gateway) -> None:
     """One answer, a 400, and nothing is sent: neither what was asked nor what was hidden."""
     oracle = Oracle(running)
     oracle.subscribe()
     faults: list[str] = []
     for name, data in refused(running.daemon.key).items():
-        answers = ask(running.daemon, data)
+        answers = ask_on(running.daemon, data, hidden(running.daemon.key))
         found = [(answer.status, answer.code if answer.status >= 400 else None) for answer in answers]
         texts = sent(running)
         running.api.calls.clear()
