@@ -32,7 +32,7 @@ from telegrammer.timers import FairClock
 
 STOPPED = "gateway stopped"
 
-LOOKUP_PATIENCE = 0.05
+LOOKUP_PATIENCE = 0.1
 """Seconds after which an attempt whose name is still being looked up counts as stuck."""
 
 
