@@ -207,11 +207,21 @@ def test_one_poll(upstream: Upstream, fault: Fault) -> None:
     api, oracle = upstream.gateway.api, upstream.oracle
     api.wait_until(lambda: api.open_polls == 1)
     polls = len(api.of("getUpdates"))
-    api.script("getUpdates", fault.answer)
+    began: list[float] = []
+
+    def fail(call: Call, wire: socket.socket) -> bool:
+        began.append(time.monotonic())
+        if isinstance(fault.answer, bytes):
+            wire.sendall(fault.answer)
+            return True
+        return fault.answer(call, wire)
+
+    api.script("getUpdates", fail)
     oracle.message(f"before {fault.label}")
     eventually(lambda: upstream.ingestion() == (BACKING_OFF, fault.reason, 200))
-    # The fault, and the poll that is held until there is something: a wait of a second lies between.
+    # The fault, and the poll that is held until there is something.
     api.wait_for_calls("getUpdates", polls + 2)
+    assert time.monotonic() - began[0] > 0.9, "a wait of a second lies between"
     assert upstream.ingestion() == (BACKING_OFF, fault.reason, 200), "alive is not taken for succeeding"
     oracle.message(f"after {fault.label}")
     assert oracle.settle() == []
