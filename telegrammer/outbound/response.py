@@ -61,6 +61,8 @@ class ResponseReader:
     """How long the peer says it keeps an idle connection (``Keep-Alive: timeout=``)."""
     _status: int = field(default=0, init=False)
     _retry_after: list[bytes] = field(factory=list, init=False)
+    _codings: list[bytes] = field(factory=list, init=False)
+    """The values of ``Transfer-Encoding``."""
     _problem: str = field(default="", init=False)
     _head_fed: int = field(default=0, init=False)
     _body_fed: int = field(default=0, init=False)
@@ -80,6 +82,7 @@ class ResponseReader:
         self.keep_alive_seconds = None
         self._status = self._head_fed = self._body_fed = self._body = 0
         self._retry_after = []
+        self._codings = []
 
     def end(self) -> None:
         """No more responses: let the parser, which refers back to here, go."""
@@ -196,6 +199,8 @@ class ResponseReader:
         folded = name.lower()
         if folded == b"retry-after":
             self._retry_after.append(value.strip(b" \t"))
+        elif folded == b"transfer-encoding":
+            self._codings.append(value.strip(b" \t").lower())
         elif folded == b"keep-alive":
             timeout = _KEEP_ALIVE_TIMEOUT.search(value)
             if timeout is not None:
@@ -207,6 +212,7 @@ class ResponseReader:
         status = int(self._parser.get_status_code())
         if _interim(status):
             self._retry_after = []
+            self._codings = []
             self.keep_alive_seconds = None
         else:
             self._finish_head(status)
@@ -219,7 +225,9 @@ class ResponseReader:
     def on_message_complete(self) -> None:
         if self._status and self.stage is Stage.READING and self._parser is not None:
             self.stage = Stage.COMPLETE
-            self.keep_alive = self._parser.should_keep_alive()
+            # Chunked once and nothing else (RFC 9112, 6.1): others may see another end of such a body.
+            framed = self._codings in ([], [b"chunked"])
+            self.keep_alive = framed and self._parser.should_keep_alive()
 
 
 def _interim(status: int) -> bool:

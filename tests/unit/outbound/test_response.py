@@ -9,6 +9,7 @@ from telegrammer.outbound.response import HEAD_TOO_LARGE, MALFORMED, UPGRADE, Re
 
 LIMIT = 65536
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+TWICE = b"HTTP/1.1 200 x\r\n" + b"Transfer-Encoding: chunked\r\n" * 2
 
 
 def reader(head: int = LIMIT, body: int = LIMIT) -> ResponseReader:
@@ -48,6 +49,10 @@ class WholeMessages(SynchronousTestCase):
         (b"HTTP/1.0 200 x\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok", 200, (), True),
         (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 x\r\nX: y\r\n\r\n" + OK, 200, (), True),
         (b"\r\n" + OK, 200, (), True),
+        (TWICE + b"\r\n0\r\n\r\n", 200, (), False),
+        (b"HTTP/1.1 103 x\r\nTransfer-Encoding: chunked\r\n\r\n" + OK, 200, (), True),
+        (b"HTTP/1.1 200 x\r\nTransfer-Encoding: CHUNKED \r\n\r\n0\r\n\r\n", 200, (), True),
+        (b"HTTP/1.1 200 x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 200, (), False),
         (
             b"HTTP/1.1 503 x\r\nReTRY-after:  5 \t\r\nRetry-After: 6\r\nContent-Length: 0\r\n\r\n",
             503,

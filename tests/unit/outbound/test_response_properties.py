@@ -121,6 +121,7 @@ class AgreementTests(SynchronousTestCase):
     @settings(max_examples=300, deadline=None)
     @given(responses())
     @example(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nRetry-After: 9\r\n\r\n")
+    @example(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
     @example(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcd")
     @example(b"HTTP/1.1 503 x\r\nRetry-After: 5\r\n 0\r\n\r\n")
     def test_another_parser_reads_the_same(self, data: bytes) -> None:
