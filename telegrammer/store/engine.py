@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import count
+from math import ceil
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, TypeVarTuple
 
@@ -31,6 +32,9 @@ Ts = TypeVarTuple("Ts")
 
 Durability = Literal["normal", "full"]
 _serials = count(1)
+
+ROUND_MS = 18
+"""SQLite asks for a lock after 1, 2, 5 and 10 ms more; the waits after that are longer (sqlite3.c)."""
 
 PoolRole = Literal["credentials", "requests", "workers"]
 """Who reads: each role has connections of its own, so that a slow report delays no credential look-up."""
@@ -179,11 +183,39 @@ def mark(connection: sqlite3.Connection, trouble: StorageUnavailable) -> None:
         connection.stale = True
 
 
+def begin_immediate(on: sqlite3.Connection | sqlite3.Cursor, patience: int) -> None:
+    """
+    BEGIN IMMEDIATE, waiting ``patience`` milliseconds for the write lock; it changes the busy_timeout.
+
+    In many short rounds, for SQLite asks ever more rarely, in the end ten times a second: beside writers that
+    are quick and many, that is to find the lock taken each time.
+    """
+    on.execute(f"PRAGMA busy_timeout={min(patience, ROUND_MS):d}")
+    for left in reversed(range(max(1, ceil(patience / ROUND_MS)))):
+        try:
+            on.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            if not left or not isinstance(translate(error), StoreBusy):
+                raise
+
+
+def _begin_immediate(cursor: sqlite3.Cursor) -> None:
+    """As long as the connection's busy_timeout says."""
+    (patience,) = cursor.execute("PRAGMA busy_timeout").fetchone()
+    try:
+        begin_immediate(cursor, patience)
+    finally:
+        cursor.execute(f"PRAGMA busy_timeout={patience:d}")
+
+
 @contextmanager
-def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[sqlite3.Cursor]:
+def _transaction(
+    connection: sqlite3.Connection, begin: Callable[[sqlite3.Cursor], object]
+) -> Iterator[sqlite3.Cursor]:
     cursor = connection.cursor()
     try:
-        cursor.execute(begin)
+        begin(cursor)
         yield cursor
         cursor.execute("COMMIT")
         cursor.close()
@@ -203,9 +235,9 @@ def immediate(connection: sqlite3.Connection) -> AbstractContextManager[sqlite3.
 
     :raises StorageUnavailable: it was rolled back whole.
     """
-    return _transaction(connection, "BEGIN IMMEDIATE")
+    return _transaction(connection, _begin_immediate)
 
 
 def snapshot(connection: sqlite3.Connection) -> AbstractContextManager[sqlite3.Cursor]:
     """One read transaction, for synchronous callers."""
-    return _transaction(connection, "BEGIN")
+    return _transaction(connection, lambda cursor: cursor.execute("BEGIN"))

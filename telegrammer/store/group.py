@@ -16,7 +16,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from telegrammer.core.problems import StorageUnavailable, StoreBusy, StoreFailing
-from telegrammer.store.engine import Handle, mark, problem, translate, undo
+from telegrammer.store.engine import Handle, begin_immediate, mark, problem, translate, undo
 
 log = Logger()
 
@@ -71,8 +71,7 @@ def perform(connection: Handle, group: Sequence[Operation], wait: float, begun: 
     """One transaction, in the writer's thread.  Never raises for what the database does."""
     try:
         try:
-            connection.execute(f"PRAGMA busy_timeout={max(1, round(wait * 1000)):d}")
-            connection.execute("BEGIN IMMEDIATE")
+            begin_immediate(connection, max(1, round(wait * 1000)))
         except sqlite3.Error as error:
             trouble = translate(error)
             if isinstance(trouble, StoreBusy):

@@ -72,6 +72,33 @@ class TranslationTests(SynchronousTestCase):
         self.assertEqual(str(problem(StoreClosed)), "the database is closed")
 
 
+class WaitingTests(SynchronousTestCase):
+    """For the write lock, while somebody else has it."""
+
+    def setUp(self) -> None:
+        path = temporary_directory(self) / "a.db"
+        path.touch()
+        self.holder, self.connection = connect(path), connect(path, busy_ms=90)
+        for connection in (self.holder, self.connection):
+            self.addCleanup(connection.close)
+        self.said: list[str] = []
+        self.connection.set_trace_callback(self.said.append)
+
+    def test_it_is_asked_for_often(self) -> None:
+        """SQLite by itself would ask once a tenth of a second in the end, and miss every gap."""
+        with immediate(self.holder), self.assertRaises(StoreBusy), immediate(self.connection):
+            self.fail("two at once")
+        self.assertEqual(self.said.count("BEGIN IMMEDIATE"), 5)
+
+    def test_how_long_is_still_as_it_was(self) -> None:
+        with immediate(self.connection):
+            pass
+        with immediate(self.holder), self.assertRaises(StoreBusy), immediate(self.connection):
+            self.fail("two at once")
+        self.assertEqual(self.connection.execute("PRAGMA busy_timeout").fetchone(), (90,))
+        self.assertEqual(self.said.count("COMMIT"), 1)
+
+
 class TransactionTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.connection = connect(":memory:")
