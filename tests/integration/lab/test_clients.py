@@ -94,8 +94,10 @@ def test_eighty_callers_at_once(running: Gateway, oracle: Oracle, held: Held) ->
     oracle.base_line()
     running.api.fallback["sendMessage"] = held
     with many(running.daemon, 80) as peers:
+        began = time.monotonic()
         sends(running, peers)
         refused = first_answered(peers, 80 - WORKERS - QUEUE)
+        assert time.monotonic() - began < WAIT - EARLY, "who is refused has waited first"
         running.api.wait_until(lambda: held.under_way == WORKERS)
         assert running.daemon.ask_health().status == 200, "it takes no turn"
         held.let_go()
