@@ -14,6 +14,7 @@ from attrs import define, field
 
 from tests.support.daemon import PATIENCE
 from tests.support.gateway import CHAT, Gateway
+from tests.support.http_server import response
 from tests.support.oracle import Oracle
 
 HEALTHY = ("/healthy/1", "/healthy/2", "/healthy/3")
@@ -24,7 +25,7 @@ PROMPT = 1.0
 HEALTH = 0.1
 """Seconds in which health has to answer (contract 2.3)."""
 
-TURNS = 4
+TURNS = 6
 """So many processes and threads, one after another, take part in a callback or an answer."""
 
 
@@ -142,8 +143,12 @@ def prepared(gateway: Gateway, *arguments: str) -> Oracle:
     oracle = Oracle(gateway)
     for path in HEALTHY:
         oracle.subscribe(path)
+    # On connections that are not kept: these would count.
+    policy = gateway.receiver.policy
+    gateway.receiver.policy = lambda callback: response(200, b"", "Connection: close")
     oracle.messages(50, "before")
     oracle.settle()
+    gateway.receiver.policy = policy
     # Some threads are there only once there was work for them.
     with ThreadPoolExecutor(16) as pool:
         for reply in pool.map(lambda _: gateway.daemon.request("GET", "/subscriptions"), range(64)):

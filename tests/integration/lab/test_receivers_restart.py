@@ -51,7 +51,7 @@ def test_the_healthy_do_not_notice_the_hostile(gateway: Gateway, how: str) -> No
         mute.leaves = half.leaves = False
         half.words = HALF_A_HANDSHAKE
 
-        measure(oracle, repetitions(30, 100))
+        measure(oracle, repetitions(20, 100))
         if how == "killed":
             gateway.daemon.kill()
         else:
@@ -59,7 +59,7 @@ def test_the_healthy_do_not_notice_the_hostile(gateway: Gateway, how: str) -> No
             assert gateway.daemon.stop() == 0
         oracle.check()
         gateway.daemon.start()
-        measure(oracle, repetitions(50, 1200))
+        measure(oracle, repetitions(40, 1200))
 
         gateway.receiver.policy = lambda callback: 200
         gateway.receiver.hang_up()
