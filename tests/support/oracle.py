@@ -87,6 +87,7 @@ class Oracle:
     elsewhere: set[str] = field(factory=set, init=False)
     """Paths whose receptions the test judges itself: of subscriptions that move or go."""
     _base: Footprint | None = field(default=None, init=False)
+    _next_look: float = field(default=0.0, init=False)
 
     # -- what it has to know -----------------------------------------------------------------------------
 
@@ -236,7 +237,9 @@ class Oracle:
             for sent in self.owed(subscription)
         }
         missing = owed - received
-        if len(missing) > len(owed) // 2:
-            return False  # Far from it: no need to ask the database.
+        now = time.monotonic()
+        if len(missing) > len(owed) // 2 and now < self._next_look:
+            return False  # Far from it, or much is dead: no need to ask the database at each reception.
+        self._next_look = now + 0.25
         states = self._stored().states
         return all(state == "DEAD" for state in states.values()) and missing <= states.keys()
