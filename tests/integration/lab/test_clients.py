@@ -102,12 +102,13 @@ def test_eighty_callers_at_once(running: Gateway, oracle: Oracle, held: Held) ->
         assert running.daemon.ask_health().status == 200, "it takes no turn"
         held.let_go()
         came = [answer for answer, _ in answers(peers)]
+        nobody_waited_too_long = time.monotonic() - began < WAIT - EARLY
     statuses = Counter((answer.status, answer.code if answer.status != 200 else None) for answer in came)
     print(f"80 callers: {dict(statuses)}; {len(refused)} refused at first; {held.most} at once upstream")
     # 64 more have 5 s for their turns; a machine that takes longer over them turns some of them away, too.
     assert statuses.keys() <= {(200, None), (503, "OVERLOADED")}
     assert statuses[(503, "OVERLOADED")] >= 80 - WORKERS - QUEUE
-    assert statuses[(200, None)] >= WORKERS
+    assert statuses[(200, None)] >= (WORKERS + QUEUE if nobody_waited_too_long else WORKERS)
     assert held.most == WORKERS
     texts = Counter(call.arguments["text"] for call in running.api.of("sendMessage"))
     served = Counter(f"caller {number}" for number, each in enumerate(came) if each.status == 200)
