@@ -16,6 +16,7 @@ Not for tests that restart the update ids; what moves or removes subscriptions j
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Self
 
