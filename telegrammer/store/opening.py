@@ -113,6 +113,7 @@ def connect_for_command(
     :raises LockHeld: it must be made or migrated first, and another process goes on holding the lock.
     :raises StartRefused: there is none, or as ``open_state``.
     """
+    seen = ""
     for left in reversed(range(COMMAND_TRIES)):
         try:
             layout = recognise(path)
@@ -126,9 +127,12 @@ def connect_for_command(
                     migrated(version, backup)
             break
         except StartRefused as refused:
-            # Whoever makes or migrates it will soon have done so; meanwhile it may look like anything.
-            if not left or not (isinstance(refused, LockHeld) or held_by_another(path)):
+            # Whoever makes or migrates it will soon have done so; meanwhile it may look like anything, and
+            # what was seen of it at its end as well: that counts when a second look sees the same.
+            working = isinstance(refused, LockHeld) or held_by_another(path)
+            if not left or (not working and str(refused) == seen):
                 raise
+            seen = str(refused)
         pause(COMMAND_PAUSE)
     try:
         return connect(path, durability=durability, busy_ms=COMMAND_BUSY_MS)

@@ -169,7 +169,6 @@ def test_commands_that_migrate_at_once(gateway: Gateway, crew: Crew, cycle: int)
     (told,) = (each.err for each in done if each.err)
     (backup,) = gateway.daemon.state.glob("*.backup-*")
     assert told == f"telegrammer: the database was migrated from version 0; its backup is {backup}\n"
-    assert not gateway.daemon.db.with_name(f"{gateway.daemon.db.name}.lock").exists()
 
 
 @pytest.mark.parametrize("cycle", range(repetitions(1, 20)))
@@ -180,7 +179,6 @@ def test_commands_that_make_the_database_at_once(gateway: Gateway, crew: Crew, c
     assert [each.status for each in done] == [0] * AT_ONCE, done
     assert len({each.out for each in done}) == AT_ONCE
     assert sorted(gateway.query("SELECT name FROM keys")) == [(name,) for name in names]
-    assert not gateway.daemon.db.with_name(f"{gateway.daemon.db.name}.lock").exists()
 
 
 # -- the same command, by several ---------------------------------------------------------------------------

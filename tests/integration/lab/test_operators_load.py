@@ -251,6 +251,7 @@ def test_while_messages_flow(
 ) -> None:
     """Nobody is told that the database is locked, and what has to hold of the queue holds all along."""
     gateway.receiver.policy = policy
+    gateway.daemon.arguments = ("--max-subscriptions-per-key", "1000")
     gateway.start()
     for path in ("/well", "/refusing", "/other"):
         oracle.subscribe(path)

@@ -603,6 +603,19 @@ class CommandTests(OpeningCase):
                 add_key(connection, "a")
             self.assertEqual(told, [], "who did it tells of it")
 
+    def test_what_was_seen_at_the_end_of_another_s_work_is_looked_at_again(self) -> None:
+        self.open()
+        real = recognise
+        refusals = [StartRefused("the database cannot be opened")]
+
+        def recognise_at_the_second_look(path: Path) -> object:
+            if refusals:
+                raise refusals.pop()
+            return real(path)
+
+        self.patch(opening, "recognise", recognise_at_the_second_look)
+        add_key(self.connect(), "a")
+
     def test_making_one_needs_it_too(self) -> None:
         with ProcessLock(self.path):
             self.assertRaises(LockHeld, lambda: self.connect(create=True))
