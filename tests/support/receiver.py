@@ -6,6 +6,7 @@ import socket
 import ssl
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 
 from attrs import define, field
@@ -61,6 +62,7 @@ class CallbackReceiver(HttpServer):
     ) -> None:
         self.policy = policy
         self.arrived: list[Callback] = []
+        self._on: defaultdict[str, list[Callback]] = defaultdict(list)
         super().__init__(host, tls, port)
 
     def wait_for(self, count: int, seconds: float = PATIENCE, path: str | None = None) -> list[Callback]:
@@ -70,7 +72,7 @@ class CallbackReceiver(HttpServer):
 
     def on(self, path: str | None) -> list[Callback]:
         with self.changed:
-            return [callback for callback in self.arrived if path is None or callback.path == path]
+            return list(self.arrived if path is None else self._on[path])
 
     def respond(self, request: Request, wire: socket.socket) -> bool:
         path = request.target.removesuffix("?" + QUERY)
@@ -79,6 +81,7 @@ class CallbackReceiver(HttpServer):
         callback = Callback(path, delivery_id, request.body, request, connection)
         with self.changed:
             self.arrived.append(callback)
+            self._on[callback.path].append(callback)
             self.changed.notify_all()
         decided = self.policy(callback)
         if decided is None:
