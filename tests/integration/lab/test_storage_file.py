@@ -89,6 +89,7 @@ def test_a_file_that_is_taken_away_and_brought_back(tmp_path: Path, how: str) ->
         assert daemon.stop() == 0
 
 
+@full_only
 def test_a_removed_file_does_not_keep_the_daemon_from_stopping(gateway: Gateway, oracle: Oracle) -> None:
     gateway.start()
     oracle.subscribe()
@@ -186,5 +187,6 @@ def test_damaged_under_the_running_daemon(gateway: Gateway, oracle: Oracle) -> N
 
     mend()
     assert oracle.settle(RECOVERY) == []
-    works_again(gateway)
+    if FULL:
+        works_again(gateway)
     assert daemon.request("POST", "/send", {"username": "somebody", "text": "hello"}).status == 200
