@@ -26,7 +26,7 @@ from tests.support.operators import Operator
 from tests.support.oracle import Oracle
 from tests.support.receiver import Callback
 
-SECONDS = 60.0 if FULL else 9.0
+SECONDS = 60.0 if FULL else 6.0
 AHEAD = 30
 """Messages that may be under way: enough that there is always work, little enough that all of it ends."""
 

@@ -23,7 +23,7 @@ from tests.support.clock_shift import HOUR, YEAR, ClockShift, needs_shifted_cloc
 from tests.support.daemon import PATIENCE
 from tests.support.gateway import Gateway, eventually
 from tests.support.http_server import response
-from tests.support.lab import FULL
+from tests.support.lab import FULL, full_only
 from tests.support.oracle import Oracle
 from tests.support.receiver import Callback
 
@@ -193,6 +193,7 @@ def test_set_while_it_is_down(
     assert is_sane(gateway)
 
 
+@full_only
 @jumps("3 h back")
 def test_set_while_nothing_waits(
     gateway: Gateway, oracle: Oracle, receiver: Receiver, clock: ClockShift, seconds: int
