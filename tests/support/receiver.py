@@ -70,6 +70,11 @@ class CallbackReceiver(HttpServer):
         self.wait_until(lambda: len(self.on(path)) >= count, seconds)
         return self.on(path)
 
+    def share(self, other: CallbackReceiver) -> None:
+        """From now on both have one list of what arrived, whoever received it.  Before anything has."""
+        assert not self.arrived
+        self.arrived, self._on, self.changed = other.arrived, other._on, other.changed
+
     def on(self, path: str | None) -> list[Callback]:
         with self.changed:
             return list(self.arrived if path is None else self._on[path])

@@ -130,8 +130,7 @@ def test_callbacks(trusting: Gateway) -> None:
         for peer in PEERS:
             at = "::1" if peer.host == "[::1]" else "127.0.0.1"
             receiver = stack.enter_context(CallbackReceiver(host=at, tls=peer.context()))
-            # One list of receptions for all.
-            receiver.arrived, receiver.changed = trusting.receiver.arrived, trusting.receiver.changed
+            receiver.share(trusting.receiver)
             receivers[peer.label] = receiver
             url = f"https://{peer.host}:{receiver.port}{peer.path}"
             subscription = trusting.daemon.subscribe(CHAT, url)

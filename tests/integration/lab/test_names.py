@@ -176,8 +176,7 @@ def test_a_name_that_moves(named: Gateway, names: NameServer) -> None:
         receiver.policy = note
 
     with CallbackReceiver(host="127.0.0.2", port=named.receiver.port) as second:
-        # One list of receptions, whoever received.
-        second.arrived, second.changed = named.receiver.arrived, named.receiver.changed
+        second.share(named.receiver)
         take_note_of(named.receiver)
         take_note_of(second)
         named.start()

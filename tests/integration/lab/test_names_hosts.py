@@ -121,7 +121,8 @@ def test_whatever_is_accepted_is_called(
             stack.enter_context(Receiver(names.address, context, default_port)),
         ]
         for other in others:
-            other.arrived, other.changed, other.reached = first.arrived, first.changed, first.reached
+            other.share(first)
+            other.reached = first.reached
         three.receiver = first
         three.daemon.program = names.within(three.daemon.program)
         three.daemon.environment = environment
