@@ -220,7 +220,7 @@ class ParserTests(SynchronousTestCase):
 
 
 class HostileTextTests(SynchronousTestCase):
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     @given(st.text(max_size=60) | st.from_regex(r"https?://[^\n]{0,40}", fullmatch=True))
     def test_a_parser_raises_nothing_but_the_rule(self, text: str) -> None:
         for setting in SETTINGS:

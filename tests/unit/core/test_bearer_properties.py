@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 from werkzeug.datastructures import Authorization
@@ -19,14 +19,12 @@ near = st.sampled_from(
 
 
 class BearerPropertyTests(SynchronousTestCase):
-    @settings(deadline=None)
     @given(schemes, st.integers(1, 5), tokens, st.text(alphabet=" \t", max_size=3))
     def test_the_token_comes_out_as_it_went_in(self, scheme: str, gap: int, token: str, around: str) -> None:
         value = f"{around}{scheme}{' ' * gap}{token}{around}".encode()
         self.assertEqual(bearer_token([value]), token.encode())
         self.assertIsNone(bearer_token([value, value]))
 
-    @settings(deadline=None)
     @given(st.lists(near, max_size=6).map(b"".join) | st.binary(max_size=40))
     def test_what_is_taken_another_reader_takes_for_the_same(self, value: bytes) -> None:
         token = bearer_token([value])
@@ -36,7 +34,6 @@ class BearerPropertyTests(SynchronousTestCase):
         assert other is not None, value
         self.assertEqual((other.type, (other.token or "").encode("latin-1")), ("bearer", token))
 
-    @settings(deadline=None)
     @given(st.integers(1, 9000))
     @example(512)
     @example(513)

@@ -54,7 +54,7 @@ def _ends_in_a_number(name: str) -> bool:
 
 
 class PartsTests(SynchronousTestCase):
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     @given(st.sampled_from(["http", "https", "HTTP", "hTTps"]), hosts, ports, paths, queries)
     @example("http", ("[::ffff:1.2.3.4]", "::ffff:1.2.3.4"), None, "", "?")
     def test_every_part_means_what_it_said(
@@ -72,7 +72,7 @@ class PartsTests(SynchronousTestCase):
             self.assertEqual(target.host, meant)
         self.assertEqual(target.request_target, ((path or "/") + query).encode())
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     @given(hosts, ports, paths, queries)
     def test_spellings_of_one_url_are_one(
         self, host: tuple[str, str], port: int | None, path: str, query: str
@@ -91,7 +91,7 @@ class PartsTests(SynchronousTestCase):
 
 
 class HostileTests(SynchronousTestCase):
-    @settings(max_examples=400, deadline=None)
+    @settings(max_examples=400)
     @given(hosts, ports, paths, queries, edits)
     def test_what_is_taken_other_readers_take_for_the_same(
         self,
@@ -127,7 +127,6 @@ class HostileTests(SynchronousTestCase):
         third = hyperlink.EncodedURL.from_text(spelled)
         self.assertEqual((third.host.strip("[]"), third.port), (target.host, target.port))
 
-    @settings(deadline=None)
     @given(
         st.integers(1, 3 * MAX_BYTES),
         st.sampled_from(["x", "é", "😀", "%41"]),

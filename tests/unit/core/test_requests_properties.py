@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from random import Random
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -15,7 +15,6 @@ from telegrammer.core.problems import InvalidRequest
 from telegrammer.core.requests import INT64_MAX, INT64_MIN, TEXT_LIMIT, SendText, parse_send, parse_subscribe
 
 texts = st.text(min_size=1, max_size=60)
-patient = settings(deadline=None)
 chances = st.randoms(use_true_random=False)
 chat_ids = st.integers(INT64_MIN, INT64_MAX).filter(bool)
 SHORT = {
@@ -86,13 +85,11 @@ SPLINTERS = (
 
 
 class SpellingTests(SynchronousTestCase):
-    @patient
     @given(chances, chat_ids, texts)
     def test_every_spelling_of_a_send_means_the_same(self, chance: Random, chat_id: int, text: str) -> None:
         body = spelled_object(chance, {"chat_id": chat_id, "text": text})
         self.assertEqual(parse_send(body), SendText(chat_id, None, text))
 
-    @patient
     @given(chances, st.from_regex(r"@?[A-Za-z0-9_]{1,64}", fullmatch=True), texts)
     def test_every_spelling_of_a_username_means_the_same(
         self, chance: Random, username: str, text: str
@@ -100,14 +97,12 @@ class SpellingTests(SynchronousTestCase):
         body = spelled_object(chance, {"username": username, "text": text})
         self.assertEqual(parse_send(body), SendText(None, username.removeprefix("@").lower(), text))
 
-    @patient
     @given(chances, chat_ids)
     def test_every_spelling_of_a_subscription_means_the_same(self, chance: Random, chat_id: int) -> None:
         body = spelled_object(chance, {"chat_id": chat_id, "callback_url": "http://h/a?b=%41"})
         wanted = parse_subscribe(body)
         self.assertEqual((wanted.chat_id, wanted.callback_url), (chat_id, "http://h/a?b=%41"))
 
-    @patient
     @given(chances, st.sampled_from(["chat_id", "text"]))
     def test_a_name_given_twice_is_named(self, chance: Random, name: str) -> None:
         first = spelled_object(chance, {"chat_id": 5, "text": "x"}).strip()
@@ -119,7 +114,6 @@ class SpellingTests(SynchronousTestCase):
 
 
 class BoundTests(SynchronousTestCase):
-    @patient
     @given(st.integers() | EDGES | st.integers(-(10**40), 10**40))
     def test_a_chat_id_is_any_integer_of_64_bits_but_zero(self, chat_id: int) -> None:
         problem = refusal(b'{"chat_id":%d,"text":"x"}' % chat_id)
@@ -127,7 +121,6 @@ class BoundTests(SynchronousTestCase):
         if problem is not None:
             self.assertEqual(problem.field, "chat_id")
 
-    @patient
     @given(st.from_regex(r"[-+]?[0-9]{0,25}(\.[0-9]{0,3})?([eE][-+]?[0-9]{0,3})?", fullmatch=True))
     @example("-0")
     @example("-")
@@ -139,7 +132,6 @@ class BoundTests(SynchronousTestCase):
         if refusal(body) is None:
             self.assertEqual(str(parse_send(body).chat_id), number)
 
-    @patient
     @given(st.integers(0, 2 * TEXT_LIMIT), st.sampled_from(["x", "é", "€", "😀", "\u0301"]))
     @example(TEXT_LIMIT, "😀")
     @example(TEXT_LIMIT + 1, "x")
@@ -151,7 +143,6 @@ class BoundTests(SynchronousTestCase):
             self.assertIn(str(length), problem.message)
             self.assertIn(str(TEXT_LIMIT), problem.message)
 
-    @patient
     @given(
         st.integers(0xD800, 0xDFFF),
         st.text(max_size=3),
@@ -168,7 +159,6 @@ class BoundTests(SynchronousTestCase):
 
 
 class HostileTests(SynchronousTestCase):
-    @patient
     @given(
         chances,
         chat_ids,
@@ -202,7 +192,6 @@ class HostileTests(SynchronousTestCase):
         self.assertEqual(members["text"], sent.text)
         sent.text.encode()
 
-    @patient
     @given(st.integers(1, 60_000), st.sampled_from(["[", '{"a":', '[{"text":', '{"text":[']))
     @example(60_000, "[")
     def test_depth_is_refused_or_read(self, depth: int, opening: str) -> None:

@@ -49,7 +49,6 @@ def forms(instant: int) -> dict[str, bytes]:
 
 
 class ReceiverTests(SynchronousTestCase):
-    @settings(deadline=None)
     @given(instants, st.floats(0, 4e9, allow_nan=False))
     @example(0, 0.5)
     def test_a_date_of_any_form_is_the_instant_it_was_made_of(self, instant: int, now: float) -> None:
@@ -64,13 +63,12 @@ class ReceiverTests(SynchronousTestCase):
             seconds = retry_after_seconds([written["rfc850"]], now)
             self.assertEqual(seconds, max(0, ceil(instant - now)), written["rfc850"])
 
-    @settings(deadline=None)
     @given(st.integers(0, 10**18 - 1), st.integers(0, 3), st.text(alphabet=" \t", max_size=3))
     def test_digits_are_seconds(self, seconds: int, zeros: int, around: str) -> None:
         digits = "0" * min(zeros, 18 - len(str(seconds))) + str(seconds)
         self.assertEqual(retry_after_seconds([f"{around}{digits}{around}".encode()], 0.0), seconds)
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300)
     @given(st.lists(splinters, max_size=8).map(b"".join))
     @example(b"Sun, 06 Nov 1994 08:49:37 GMT")
     def test_what_is_taken_another_reader_takes_for_the_same(self, value: bytes) -> None:
@@ -83,7 +81,6 @@ class ReceiverTests(SynchronousTestCase):
 
 
 class TelegramTests(SynchronousTestCase):
-    @settings(deadline=None)
     @given(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4) | st.lists(st.none()),
         st.lists(st.binary(max_size=10) | st.from_regex(rb"[0-9]{1,30}", fullmatch=True), max_size=2),

@@ -114,7 +114,7 @@ def spelled(document: object, spelling: dict[str, Any]) -> bytes:
 
 
 class PollTests(SynchronousTestCase):
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(st.lists(elements, max_size=5), spellings)
     def test_elements_are_what_the_contract_says(self, batch: list[object], spelling: dict[str, Any]) -> None:
         texts = [spelled(element, spelling) for element in batch]
@@ -146,7 +146,7 @@ class PollTests(SynchronousTestCase):
             self.assertEqual(message.chat_type, "private")
             self.assertEqual(message.username, original["chat"]["username"].lower())
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(st.lists(st.tuples(contents, spellings), min_size=1, max_size=4))
     def test_a_message_is_cut_out_byte_for_byte(
         self, written: list[tuple[dict[str, Any], dict[str, Any]]]
@@ -160,7 +160,7 @@ class PollTests(SynchronousTestCase):
         cut = [each.message.text for each in outcome.elements if isinstance(each, Update) and each.message]
         self.assertEqual(cut, texts)
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(statuses, envelopes, spellings, st.sampled_from([(), (b"7",), (b"0",), (b"x",), (b"7", b"8")]))
     def test_whatever_the_envelope(
         self, status: int, envelope: dict[str, Any], spelling: dict[str, Any], header: tuple[bytes, ...]
@@ -183,7 +183,7 @@ class PollTests(SynchronousTestCase):
             if isinstance(answered, Identity | WebhookInfo):
                 self.assertTrue(fine)
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(
         elements.map(json.dumps),
         st.lists(st.tuples(st.integers(0, 200), st.integers(0, 5), st.binary(max_size=3))),
@@ -198,7 +198,7 @@ class PollTests(SynchronousTestCase):
 
 
 class SendTests(SynchronousTestCase):
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(statuses, envelopes, spellings, st.sampled_from([(), (b"7",), (b"0",), (b"86401",), (b"7", b"8")]))
     @example(200, {"ok": True, "result": {}}, {}, ())
     @example(429, {}, {}, (b"7",))

@@ -269,7 +269,7 @@ PIECES = st.lists(
 
 
 class Hostile(SynchronousTestCase):
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300)
     @given(PIECES, st.lists(st.integers(1, 40), max_size=20))
     def test_pieces_do_not_matter(self, data: bytes, sizes: list[int]) -> None:
         whole = read(data)

@@ -118,7 +118,7 @@ def responses(draw: st.DrawFn) -> bytes:
 
 
 class AgreementTests(SynchronousTestCase):
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300)
     @given(responses())
     @example(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nRetry-After: 9\r\n\r\n")
     @example(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")

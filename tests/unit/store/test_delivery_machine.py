@@ -33,9 +33,7 @@ from telegrammer.store import deliveries, lanes, recovery
 from telegrammer.store.turns import QueueRules, take_turn
 from tests.support.delivery_queue import DeliveryQueue
 
-SETTINGS = settings(
-    max_examples=100, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+SETTINGS = settings(max_examples=100, stateful_step_count=60, suppress_health_check=[HealthCheck.too_slow])
 SCHEDULE = Schedule((1, 4))
 RULES = QueueRules(attempts=SCHEDULE.attempts, max_jobs=60, max_dead_per_key=5)
 

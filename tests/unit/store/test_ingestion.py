@@ -336,7 +336,7 @@ class UsernameTests(IngestionCase):
             max_size=4,
         )
     )
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     def test_any_history_ends_as_if_seen_one_by_one(
         self, batches: list[list[tuple[int, str | None]]]
     ) -> None:
@@ -448,7 +448,7 @@ class BindingTests(IngestionCase):
 
 class AnythingTests(IngestionCase):
     @given(st.data())
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     def test_the_invariants_hold_after_any_batches(self, data: st.DataObject) -> None:
         self.connection.execute("DELETE FROM subscriptions")
         self.connection.execute("UPDATE gateway SET next_offset = 0")

@@ -323,7 +323,7 @@ class LinkTests(OpeningCase):
 
 class DamageTests(OpeningCase):
     @given(st.lists(st.tuples(PLACES, st.binary(min_size=1, max_size=8)), min_size=1, max_size=20))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def test_whatever_became_of_a_file_it_is_told_in_one_line(self, damage: list[tuple[int, bytes]]) -> None:
         for make in (self.open, lambda: self.make(OLD, "INSERT INTO api_keys VALUES ('a', 'k', 7)")):
             self.path.unlink(missing_ok=True)

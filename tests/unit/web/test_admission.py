@@ -319,7 +319,7 @@ class MalformedTests(SynchronousTestCase):
         peer = self.front.call(post().replace(b"Length: 2", b"Length: " + b"9" * 4000))
         self.assertEqual(peer.statuses, [413])
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300)
     @given(
         st.lists(
             st.one_of(

@@ -107,7 +107,7 @@ def messages(draw: st.DrawFn) -> bytes:
 
 
 class AgreementTests(SynchronousTestCase):
-    @settings(max_examples=400, deadline=None)
+    @settings(max_examples=400)
     @given(messages())
     @example(post() + post())
     @example(chunked(b"{}", b"{}") + get())
@@ -126,7 +126,7 @@ class AgreementTests(SynchronousTestCase):
         self.assertLessEqual(len(ours), len(theirs))
         self.assertLessEqual(len(ours), answers)
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(
         st.lists(st.binary(min_size=1, max_size=40), max_size=6), st.lists(st.integers(1, 30), max_size=10)
     )
@@ -145,7 +145,6 @@ class AgreementTests(SynchronousTestCase):
 
 
 class PieceTests(SynchronousTestCase):
-    @settings(deadline=None)
     @given(st.binary(max_size=60) | st.text(alphabet="htps:/?#@[]x.", max_size=30).map(str.encode))
     @example(b"http://")
     @example(b"http://x")
@@ -158,7 +157,6 @@ class PieceTests(SynchronousTestCase):
             if not form.startswith(b"//"):
                 self.assertEqual(origin_form(b"GET", form), form)
 
-    @settings(deadline=None)
     @given(st.lists(st.binary(max_size=20), max_size=3))
     def test_a_trailer_that_is_taken_is_a_head_that_another_parser_takes(self, lines: list[bytes]) -> None:
         if not well_formed_trailer(lines):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 from werkzeug.http import parse_options_header
@@ -48,7 +48,6 @@ pieces = st.sampled_from(
 
 
 class MediaTypePropertyTests(SynchronousTestCase):
-    @settings(deadline=None)
     @given(st.lists(parameters, max_size=3), charsets | st.none(), st.data())
     def test_parameters_do_not_matter_but_the_charset(
         self, others: list[str], charset: str | None, data: st.DataObject
@@ -59,7 +58,6 @@ class MediaTypePropertyTests(SynchronousTestCase):
         self.assertFalse(is_json([(value + ";charset=utf-16").encode()]), value)
         self.assertFalse(is_json([value.encode(), value.encode()]))
 
-    @settings(deadline=None)
     @given(st.lists(pieces, max_size=8).map(b"".join) | st.binary(max_size=60))
     def test_what_is_taken_another_reader_takes_for_json(self, value: bytes) -> None:
         if not is_json([value]):
