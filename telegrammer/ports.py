@@ -16,6 +16,8 @@ from twisted.internet.defer import Deferred
 from telegrammer.core.delivery import AttemptResult, Claimed, Finished, QueueCounts, Slots, Turn
 from telegrammer.core.exchange import Reply
 from telegrammer.core.ingestion import Cursor, Ingested
+from telegrammer.core.leases import Leased
+from telegrammer.core.messages import Credentials, Mark, Message
 from telegrammer.core.problems import DatabaseState
 from telegrammer.core.subscriptions import Subscription
 from telegrammer.core.telegram import Batch, IdentityOutcome, PollOutcome, SendOutcome, WebhookOutcome
@@ -149,3 +151,71 @@ class Storage(Protocol):
     """How the database is doing, for ``/health``; a look at memory, no I/O."""
 
     def state(self) -> DatabaseState: ...
+
+
+class Outbox(Protocol):
+    """A durable queue of notifications, in a file of its own (contract 7.2; the errors: ``OutboxError``)."""
+
+    def send(self, message: Message, *, marks: Sequence[Mark] = ()) -> Awaitable[str]:
+        """
+        The id of the message, durably accepted: committed, together with the marks.
+
+        :raises QueueFull: there is no room; nothing was stored, no mark either.
+        :raises AdmissionTimeout: nothing was changed.
+        :raises CommitUncertain: it may have been stored.
+        """
+        ...
+
+    def marks(self) -> Awaitable[Mapping[str, Mark]]:
+        """The last mark of each subject in this queue."""
+        ...
+
+    def claim(self) -> Awaitable[Leased]:
+        """
+        The oldest available message of this queue, leased for 60 s.
+
+        :raises QueueEmpty: none is available now.
+        """
+        ...
+
+    def acknowledge(self, message_id: str, lease: str) -> Awaitable[None]:
+        """
+        Delete it, delivered.
+
+        :raises LeaseLost: the lease is not the current one; nothing was changed.
+        """
+        ...
+
+    def release(self, message_id: str, lease: str) -> Awaitable[None]:
+        """
+        Make it available again at once.
+
+        :raises LeaseLost: the lease is not the current one; nothing was changed.
+        """
+        ...
+
+    def outstanding(self) -> Awaitable[int]:
+        """Messages in the file, all queues together, leased or not."""
+        ...
+
+
+class Mailer(Protocol):
+    """Whatever carries a message to its recipients: e-mail, files."""
+
+    def send(
+        self,
+        message: Message,
+        *,
+        message_id: str,
+        seconds: float,
+        credentials: Credentials | None = None,
+    ) -> Deferred[None]:
+        """
+        One attempt, at most ``seconds`` long.  Cancelling it, like every failure, closes the connection.
+
+        :param message_id: of the outbox; a repeat of the message has the same.
+        :raises CredentialsRefused: they are missing; nobody was dialled.
+        :raises DeliveryFailed: it was certainly not delivered.
+        :raises MaybeDelivered: it may have been.
+        """
+        ...

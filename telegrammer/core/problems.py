@@ -162,3 +162,134 @@ class DeliveriesRefused(TelegrammerError):
         super().__init__("; ".join(said))
         self.unknown = tuple(unknown)
         self.in_flight = tuple(in_flight)
+
+
+# -- messaging (contract 7) ------------------------------------------------------------------------------
+
+
+class MessagingError(TelegrammerError):
+    """The root of what ``telegrammer.messaging`` raises."""
+
+
+class MessageRefused(MessagingError):
+    """
+    A message breaks a limit; nothing was stored or sent.  Mend the message: ``limit`` names what it breaks,
+    ``"subject"``, ``"body"``, ``"recipients"``, ``"recipient"`` or ``"record"`` (all of it together).
+    """
+
+    def __init__(self, limit: str, why: str) -> None:
+        super().__init__(why)
+        self.limit = limit
+
+
+class DirectiveRefused(MessagingError):
+    """A declaration is unknown, repeated, missing or malformed.  Mend it; ``directive`` names the setting."""
+
+    def __init__(self, directive: str, why: str) -> None:
+        super().__init__(why)
+        self.directive = directive
+
+
+class RegistryRefused(MessagingError):
+    """
+    A registry's providers contradict one another (a name twice, a reserved name, none of that name).
+
+    What was published before stays published.  Mend the declarations; ``names`` has those at fault.
+    """
+
+    def __init__(self, why: str, names: Sequence[str] = ()) -> None:
+        super().__init__(why)
+        self.names = tuple(names)
+
+
+class UnknownProvider(RegistryRefused):
+    """No published provider has this name.  Declare or bind it, then ``validate()``."""
+
+
+class CredentialsRefused(MessagingError):
+    """
+    Credentials were given where none are taken (the outbox stores none), or none where the transport needs
+    them.  Nothing was stored, and nobody was dialled.
+    """
+
+
+class OutboxError(MessagingError):
+    """The root of what an outbox raises for what it found in its file."""
+
+
+class InsecurePath(OutboxError):
+    """
+    The outbox's file or directory is not private, or not on a local disk; it was not touched.
+
+    The message names the path and what to mend: owner, mode (0600 in a directory that others cannot write),
+    no symbolic link, an absolute path, a local file system.
+    """
+
+
+class NotAnOutbox(OutboxError):
+    """The file is no outbox, or one of a newer version; it was not touched.  Name another path."""
+
+
+class QueueEmpty(OutboxError):
+    """No message of this queue can be claimed *now*; leased ones may come back.  Ask again later."""
+
+
+class QueueFull(OutboxError):
+    """
+    The file holds as many messages as it may, over all its queues; nothing was stored or deleted.
+
+    Let a worker acknowledge some.
+    """
+
+
+class LeaseLost(OutboxError):
+    """
+    The lease is not, or no longer, the current one of this message in this queue; nothing was changed.
+
+    It expired, was given back, was acknowledged before, or never was.  What was sent under it may be sent
+    again by another worker: give the receiver the means to tell, and deliver faster.
+    """
+
+
+class AdmissionTimeout(OutboxError):
+    """
+    The operation did not get the file within its time; nothing was changed, and the handle stays usable.
+
+    Another process reads or writes it.  Try again, or give ``timeout`` more.
+    """
+
+
+class CommitUncertain(OutboxError):
+    """
+    A COMMIT failed: the operation may have happened, or not.  The handle is closed.
+
+    Open the file anew, and look before doing the same again: a message may be there twice otherwise.
+    """
+
+
+class OutboxFailing(OutboxError):
+    """SQLite could not do the work (disk full, I/O error, read-only, damage); it was rolled back whole."""
+
+
+class OutboxClosed(OutboxError):
+    """The handle is closed.  Open another."""
+
+
+class DeliveryFailed(MessagingError):
+    """
+    The message was certainly not delivered: no connection, no TLS, refused before or instead of its data.
+
+    ``permanent``: the peer said so for good (5xx); the same again is of no use.
+    """
+
+    def __init__(self, why: str, permanent: bool = False) -> None:
+        super().__init__(why)
+        self.permanent = permanent
+
+
+class MaybeDelivered(MessagingError):
+    """
+    The exchange ended after the message's data had begun to go out: the peer may have taken it.
+
+    Do not send again at once; under a lease, let it expire.  The Message-ID tells a repeat.
+    """
