@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.bot_api import failure
 from tests.support.gateway import CHAT, Gateway, eventually, gateway
-from tests.support.overheard import OVERHEARD, PAYLOAD, QUERY, Leak, Overheard, Said
+from tests.support.overheard import OVERHEARD, PAYLOAD, QUERY, Leak, Overheard, Said, read
 from tests.support.receiver import Callback
 
 
@@ -50,10 +50,11 @@ def test_nothing_that_was_said_holds_a_secret(tmp_path: Path) -> None:
     assert not list(OVERHEARD.leaks())
 
 
-def test_the_search_finds_what_it_looks_for() -> None:
-    overheard = Overheard()
+def test_the_search_finds_what_it_looks_for(tmp_path: Path) -> None:
+    overheard = Overheard(file=tmp_path / "1.jsonl")
     overheard.must_not_show("key", "k" * 64)
     overheard.hear("one", f"first line\nand {'k' * 64} in the second\n")
     overheard.hear("another", "nothing\n")
     assert overheard.said[0] == Said("one", f"first line\nand {'k' * 64} in the second\n")
     assert list(overheard.leaks()) == [Leak("key", "one", 2)]
+    assert list(read(tmp_path).leaks()) == list(overheard.leaks())
