@@ -60,7 +60,7 @@ def parse_directives(
     return values
 
 
-def checked(setting: str, parser: Parser, value: Any) -> Any:
+def checked(setting: str, parser: Callable[[Any], Any], value: Any) -> Any:
     """
     What the parser makes of a value; for typed constructors, too, so that both have one set of rules.
 
