@@ -41,6 +41,7 @@ from telegrammer.core.problems import (
     UnknownProvider,
 )
 from telegrammer.messaging.outbox import Outbox
+from telegrammer.messaging.registry import Declaration, Provider, Registry
 from telegrammer.messaging.sqlite_config import SQLiteMessagingConfig
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "CommitUncertain",
     "Credentials",
     "CredentialsRefused",
+    "Declaration",
     "DeliveryFailed",
     "DirectiveRefused",
     "InsecurePath",
@@ -63,8 +65,10 @@ __all__ = [
     "OutboxClosed",
     "OutboxError",
     "OutboxFailing",
+    "Provider",
     "QueueEmpty",
     "QueueFull",
+    "Registry",
     "RegistryRefused",
     "SQLiteMessagingConfig",
     "UnknownProvider",
