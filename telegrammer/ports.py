@@ -198,6 +198,10 @@ class Outbox(Protocol):
         """Messages in the file, all queues together, leased or not."""
         ...
 
+    def oldest_at(self) -> Awaitable[int | None]:
+        """When the oldest of them was accepted, in Unix seconds; None: there are none."""
+        ...
+
 
 class Mailer(Protocol):
     """Whatever carries a message to its recipients: e-mail, files."""

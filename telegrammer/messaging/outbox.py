@@ -177,6 +177,10 @@ class Outbox:
         """Messages in the file, all queues together, leased or not."""
         return self._operate(rows.outstanding)
 
+    def oldest_at(self) -> Deferred[int | None]:
+        """When the oldest of them was accepted, in Unix seconds; None: there are none."""
+        return self._operate(rows.oldest_at)
+
     def close(self) -> Deferred[None]:
         """
         Finish what was asked for before, then give file and thread back; once more is the same.

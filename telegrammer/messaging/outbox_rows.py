@@ -100,6 +100,12 @@ def _held(cursor: sqlite3.Cursor, queue: str, message_id: str, lease: str, now: 
     raise LeaseLost("the lease is not, or no longer, the current one of this message")
 
 
+def oldest_at(cursor: sqlite3.Cursor) -> int | None:
+    """When the oldest of them was accepted, in Unix seconds; None: there are none."""
+    found: int | None = cursor.execute("SELECT MIN(created_at) FROM messages").fetchone()[0]
+    return found
+
+
 def look(cursor: sqlite3.Cursor) -> None:
     """Read a row of each table, if there is one, and change nothing."""
     for table in ("messages", "marks"):

@@ -117,6 +117,15 @@ class OutboxTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(other.outstanding()), 1)
         self.successResultOf(self.outbox.acknowledge(message_id, leased.lease))
 
+    def test_the_oldest_of_all_queues(self) -> None:
+        other = self.desk.open("reports")
+        self.assertEqual(self.successResultOf(other.oldest_at()), None)
+        message_id = self.send()
+        accepted = self.claim()
+        self.assertEqual(self.successResultOf(other.oldest_at()), accepted.created_at)
+        self.successResultOf(self.outbox.acknowledge(message_id, accepted.lease))
+        self.assertEqual(self.successResultOf(other.oldest_at()), None)
+
     def test_capacity(self) -> None:
         other = self.desk.open("reports")
         with mock.patch("telegrammer.messaging.outbox_rows.CAPACITY", 3):
