@@ -159,7 +159,7 @@ def makeService(options: Options) -> IService:
     if options.problems:
         return RefusedDaemon(options.problems, refused)
     settings = options.settings
-    redact_all_logs([settings.token.text])
+    redact_all_logs(settings.secrets)
 
     def build() -> IService:
         # Late: Klein picks the reactor at import, and twistd may have been told which.

@@ -34,7 +34,7 @@ def serve(arguments: argparse.Namespace) -> int:
     :raises SettingsRefused: before there is a log.
     """
     settings, warnings = load(arguments.flags, os.environ, unknown_flags=arguments.unknown)
-    start_logging(settings.log_format, sys.stderr, [settings.token.text])
+    start_logging(settings.log_format, sys.stderr, settings.secrets)
     return _run(settings, warnings)
 
 

@@ -6,18 +6,22 @@ Settings from flags, environment, a TOML file and credential files (contract 1.2
 """
 
 from telegrammer.config.flags import is_flag, separate_unknown
-from telegrammer.config.loading import database_path, load
+from telegrammer.config.loading import database_path, load, notices_for_command
+from telegrammer.config.notices import NOTICES
 from telegrammer.config.table import BY_NAME, SETTINGS, Setting
-from telegrammer.config.values import Settings, Token
+from telegrammer.config.values import NoticeSettings, Settings, Token
 
 __all__ = [
     "BY_NAME",
+    "NOTICES",
     "SETTINGS",
+    "NoticeSettings",
     "Setting",
     "Settings",
     "Token",
     "database_path",
     "is_flag",
     "load",
+    "notices_for_command",
     "separate_unknown",
 ]

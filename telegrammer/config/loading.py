@@ -14,10 +14,10 @@ from typing import cast
 
 from attrs import Factory, define, frozen
 
-from telegrammer.config import files, parsers, tomlfile
+from telegrammer.config import files, notices, parsers, tomlfile
 from telegrammer.config.exposure import WARNING, heard_beyond_loopback
 from telegrammer.config.table import BY_NAME, SETTINGS, TOKEN_VARIABLE
-from telegrammer.config.values import Settings, Token
+from telegrammer.config.values import NoticeSettings, Settings, Token
 from telegrammer.core.problems import SettingsRefused
 
 SYSTEM_DATABASE = Path("/var/lib/telegrammer/telegrammer.db")
@@ -44,6 +44,7 @@ class _Reader:
     given: dict[str, _Given] = Factory(dict)
     problems: list[str] = Factory(list)
     warnings: list[str] = Factory(list)
+    notices: NoticeSettings | None = None
     usage: bool = False
 
     # -- the sources, in order of precedence ----------------------------------------------------------
@@ -89,6 +90,9 @@ class _Reader:
             return self.refuse(f"{where}: {error}")
         for name, value in document.items():
             if only is not None and name != only:
+                continue
+            if name == "notices":
+                self.notices = notices.read(value, where, self.environ, self.refuse, _shown)
                 continue
             setting = BY_NAME.get(name)
             if setting is None or not setting.in_file:
@@ -239,6 +243,7 @@ def load(
                 values[setting.attribute] = value
     if reader.problems or database is None or token is None:
         raise reader.refusal()
+    values["notices"] = reader.notices
     settings = Settings(database, token, **values)  # type: ignore[arg-type]  # the table's parsers give the types
     if heard_beyond_loopback(settings):
         reader.warnings.append(WARNING)
@@ -265,3 +270,25 @@ def database_path(
     if reader.problems or database is None:
         raise reader.refusal()
     return database
+
+
+def notices_for_command(
+    flags: Flags,
+    environ: Mapping[str, str],
+    *,
+    unknown_flags: Sequence[str] = (),
+    readable: Callable[[Path], bool] = _file_readable,
+) -> tuple[Path, NoticeSettings | None, Path | None]:
+    """
+    Where the database is, the notices, and ``ca-file``: for a command that needs neither token nor port.
+
+    :raises SettingsRefused: some setting is at fault.
+    """
+    reader = _Reader(environ, readable)
+    reader.take_flags(flags, unknown_flags)
+    reader.take_environment()
+    reader.take_file()
+    database, certificates = reader.database(), cast("Path | None", reader.value("ca-file"))
+    if reader.problems or database is None:
+        raise reader.refusal()
+    return database, reader.notices, certificates

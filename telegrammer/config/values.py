@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,33 @@ class Token:
     def bot_id(self) -> int:
         """The digits before the colon: a claim, believed only once ``getMe`` has confirmed it."""
         return int(self.text.partition(":")[0])
+
+
+MailTransport = Literal["smtp", "starttls", "smtps", "file"]
+
+
+@frozen(kw_only=True)
+class NoticeSettings:
+    """The ``[notices]`` table (contract 7.4).  What a transport does not need is empty."""
+
+    transport: MailTransport
+    sender: str
+    recipients: tuple[str, ...]
+    host: str = ""
+    port: int = 0
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    """There is one exactly when there is a username."""
+    timeout: float = 30.0
+    """Seconds that one delivery may take."""
+    spool: Path | None = None
+    outbox: Path | None = None
+    """None: beside the database."""
+
+    def outbox_beside(self, db: Path) -> Path:
+        """Where the outbox is, with a database there."""
+        # The directory by its real name: an outbox is reached by no symbolic link.
+        return self.outbox or Path(os.path.realpath(db.parent)) / "outbox.db"
 
 
 @frozen
@@ -48,3 +76,11 @@ class Settings:
     durability: Literal["normal", "full"] = "normal"
     log_format: Literal["text", "json"] = "text"
     shutdown_timeout: float = 50.0
+    notices: NoticeSettings | None = None
+    """None: the operator is told of nothing."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must appear in no output."""
+        password = None if self.notices is None else self.notices.password
+        return (self.token.text, *([] if password is None else [password]))

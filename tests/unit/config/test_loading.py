@@ -70,7 +70,7 @@ class SourceTests(LoadingCase):
         self.assertEqual((settings, warnings), (expected, ()))
 
     def test_every_setting_of_the_values_is_in_the_table(self) -> None:
-        names = {field.name for field in attrs.fields(Settings)} - {"token"}
+        names = {field.name for field in attrs.fields(Settings)} - {"token", "notices"}
         kept = {setting.attribute for setting in SETTINGS if setting.kept}
         self.assertEqual(kept - {"config", "token_file"}, names)
 
@@ -231,7 +231,7 @@ class RefusalTests(LoadingCase):
             self.assertEqual(line, f"config file {name}: is not a regular file")
 
     def test_names_of_the_file_that_are_unknown(self) -> None:
-        for name in ("http_workers", "config", "notices", '"a\\nb"'):
+        for name in ("http_workers", "config", "notice", '"a\\nb"'):
             (line,) = self.problems({"config": self.file(f"{name} = 1")})
             self.assertRegex(line, r"^unknown setting \S+ in config file ")
             self.assertNotIn("\n", line)
