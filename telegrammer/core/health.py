@@ -49,6 +49,22 @@ class DeliveryStatus:
 
 
 @frozen
+class OutboxStatus:
+    """How the operator's notices do; nothing in here makes the gateway itself any worse."""
+
+    state: Literal["ok", "failing"] = "ok"
+    """``failing``: the outbox cannot be used, or the last notice could not be carried."""
+    outstanding: int | None = None
+    """Messages in the outbox; None: not known (yet)."""
+    dropped: int = 0
+    """Notices that the full outbox did not take, since the start."""
+    oldest_at: int | None = None
+    """Creation of the oldest message (Unix seconds)."""
+    last_failure: str | None = None
+    """The kind of the failure that lasts."""
+
+
+@frozen
 class HealthReport:
     """The verdict and the document that shows it."""
 
@@ -72,42 +88,56 @@ def report(
     counts: QueueCounts,
     capacity: int,
     now: float,
+    outbox: OutboxStatus | None = None,
 ) -> HealthReport:
     """
     The whole of ``/health`` (contract 2.3).
 
     :param capacity: ``--max-jobs``.
-    :param now: wall-clock Unix seconds, for the age of the oldest pending job.
+    :param now: wall-clock Unix seconds, for the ages of the oldest job and the oldest notice.
+    :param outbox: None where no notices are configured; then nothing is said of it.
     """
     status = _status(ingestion, delivery, database)
-    oldest = counts.oldest_pending_at
+    components: dict[str, object] = {
+        "database": {"state": database},
+        "ingestion": {
+            "mode": ingestion.mode,
+            "state": ingestion.state,
+            "reason": ingestion.reason,
+            "consecutive_failures": ingestion.consecutive_failures,
+            "last_success_at": ingestion.last_success_at,
+        },
+        "delivery": {"state": delivery.state, "workers": delivery.workers, "busy": delivery.busy},
+    }
     document: dict[str, object] = {
         "ok": status != "unavailable",
         "status": status,
         "bot_id": None if bot is None else bot.bot_id,
         "bot_username": None if bot is None else bot.username,
         "can_read_all_group_messages": None if bot is None else bot.can_read_all_group_messages,
-        "components": {
-            "database": {"state": database},
-            "ingestion": {
-                "mode": ingestion.mode,
-                "state": ingestion.state,
-                "reason": ingestion.reason,
-                "consecutive_failures": ingestion.consecutive_failures,
-                "last_success_at": ingestion.last_success_at,
-            },
-            "delivery": {"state": delivery.state, "workers": delivery.workers, "busy": delivery.busy},
-        },
+        "components": components,
         "queue": {
             "pending": counts.pending,
             "in_flight": counts.in_flight,
             "dead": counts.dead,
             "capacity": capacity,
-            # A clock set back must not show an age below zero.
-            "oldest_pending_age_s": None if oldest is None else max(0, int(now) - oldest),
+            "oldest_pending_age_s": _age(counts.oldest_pending_at, now),
         },
     }
+    if outbox is not None:
+        components["outbox"] = {"state": outbox.state}
+        document["outbox"] = {
+            "outstanding": outbox.outstanding,
+            "dropped": outbox.dropped,
+            "oldest_age_s": _age(outbox.oldest_at, now),
+            "last_failure": outbox.last_failure,
+        }
     return HealthReport(ok=status != "unavailable", status=status, document=document)
+
+
+def _age(at: int | None, now: float) -> int | None:
+    """Seconds since then; a clock set back must not show an age below zero."""
+    return None if at is None else max(0, int(now) - at)
 
 
 def _status(

@@ -1,1 +1,1 @@
-"""What is worth telling the operator, once; and the worker that carries it (contract 7.4)."""
+"""The operator's notices: what is to be told goes to the outbox, and from there to him (contract 7.4)."""

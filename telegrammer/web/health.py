@@ -11,12 +11,15 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from telegrammer.core.delivery import QueueCounts
-from telegrammer.core.health import DeliveryStatus, HealthReport, IngestionStatus, report
+from telegrammer.core.health import DeliveryStatus, HealthReport, IngestionStatus, OutboxStatus, report
 from telegrammer.core.problems import DatabaseState, StorageUnavailable
 from telegrammer.core.telegram import Identity
 from telegrammer.ports import Now, Storage
 
 log = Logger()
+
+
+def _no_outbox() -> None: ...
 
 
 @define(eq=False)
@@ -39,6 +42,8 @@ class Health:
     """``--max-jobs``."""
     clock: IReactorTime
     now: Now
+    outbox: Callable[[], OutboxStatus | None] = _no_outbox
+    """None where no notices are configured."""
     patience: float = 0.04
     _known: QueueCounts = field(default=QueueCounts(), init=False)
     _trouble: DatabaseState = field(default="ok", init=False)
@@ -59,6 +64,7 @@ class Health:
             counts=self._known,
             capacity=self.capacity,
             now=self.now(),
+            outbox=self.outbox(),
         )
 
     def _fresh_counts(self) -> Deferred[None]:
