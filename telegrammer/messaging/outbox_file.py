@@ -23,6 +23,8 @@ from telegrammer.store.files import sync_directory
 APPLICATION_ID = 0x54474F42
 """``TGOB``, in the file's head, as is the version (sqlite.org/fileformat2.html#application_id)."""
 VERSION = 1
+_SMALLEST = 512
+"""Bytes of the smallest page."""
 
 # The record comes last: to look at what stands before it SQLite reads none of its pages.
 _SCHEMA = (
@@ -112,8 +114,11 @@ def recognise(path: Path) -> None:
     :raises NotAnOutbox: it is not.
     :raises OutboxFailing: it cannot be read.
     """
-    if path.lstat().st_size == 0:
+    size = path.lstat().st_size
+    if size == 0:
         raise NotAnOutbox(f"{path} is empty; remove it, and it will be made")
+    if size < _SMALLEST:  # SQLite would take it for an empty one.
+        raise NotAnOutbox(f"{path} is no SQLite database, or damaged")
     try:
         # immutable: neither locks nor journals; the two numbers never change, whoever is writing now.
         uri = f"{path.as_uri()}?mode=ro&immutable=1"
