@@ -40,6 +40,8 @@ from telegrammer.core.problems import (
     RegistryRefused,
     UnknownProvider,
 )
+from telegrammer.messaging.email import EmailConfig, EmailProvider
+from telegrammer.messaging.file import FileConfig, FileProvider
 from telegrammer.messaging.outbox import Outbox
 from telegrammer.messaging.registry import Declaration, Provider, Registry
 from telegrammer.messaging.sqlite_config import SQLiteMessagingConfig
@@ -52,6 +54,10 @@ __all__ = [
     "Declaration",
     "DeliveryFailed",
     "DirectiveRefused",
+    "EmailConfig",
+    "EmailProvider",
+    "FileConfig",
+    "FileProvider",
     "InsecurePath",
     "LeaseLost",
     "Leased",

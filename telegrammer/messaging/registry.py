@@ -20,6 +20,8 @@ from twisted.internet.defer import Deferred
 from telegrammer.core.messages import Credentials, Message
 from telegrammer.core.problems import DirectiveRefused, RegistryRefused, UnknownProvider
 from telegrammer.messaging.directives import provider_name
+from telegrammer.messaging.email import EmailConfig, EmailProvider
+from telegrammer.messaging.file import FileConfig, FileProvider
 
 
 class Provider(Protocol):
@@ -238,7 +240,10 @@ class Registry:
 
 def native_kinds() -> dict[str, Kind]:
     """E-mail and files."""
-    return {}
+    return {
+        EmailConfig.kind: Kind(EmailConfig, EmailProvider),
+        FileConfig.kind: Kind(FileConfig, FileProvider),
+    }
 
 
 def _check_name(name: str) -> None:
