@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from attrs import define, field
+from attrs import define, evolve, field
 from twisted.internet import stdio
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.task import react
 from twisted.protocols.basic import LineReceiver
 
@@ -43,11 +43,13 @@ class Peer(LineReceiver):
         self.config = config
         self.done: Deferred[None] = Deferred()
         self.offset = 0.0
+        self.turn = DeferredLock()
         self.outbox: Outbox | None = None
 
     def lineReceived(self, line: bytes) -> None:
         verb, *arguments = json.loads(line)
-        Deferred.fromCoroutine(self.answer(verb, arguments)).addErrback(self.done.errback)
+        answering = self.turn.run(lambda: Deferred.fromCoroutine(self.answer(verb, arguments)))
+        answering.addErrback(self.done.errback)
 
     async def answer(self, verb: str, arguments: list[Any]) -> None:
         try:
@@ -72,10 +74,12 @@ class Peer(LineReceiver):
         assert self.outbox is not None
         return self.outbox
 
-    async def do_open(self) -> None:
-        self.outbox = await Outbox.open(
-            self.config, reactor=self.reactor, now=lambda: time.time() + self.offset
-        )
+    async def do_open(self, path: str | None = None) -> None:
+        config = self.config if path is None else evolve(self.config, path=Path(path))
+        self.outbox = await Outbox.open(config, reactor=self.reactor, now=lambda: time.time() + self.offset)
+
+    async def do_close(self) -> None:
+        await self.handle.close()
 
     async def do_shift(self, seconds: float) -> None:
         self.offset = seconds

@@ -106,7 +106,7 @@ def test_leases_survive_a_kill(path: Path) -> None:
 def test_kills_lose_nothing(path: Path) -> None:
     """What was said to be accepted is there, whole, with its mark; the file is sound, whenever it was."""
     accepted: list[str] = []
-    for number in range(6):
+    for number in range(4):
         with OutboxPeer(path) as peer:
             for _ in range(5 * number):
                 accepted.append(peer.ask("send", HELLO, [["told", f"{len(accepted)}", 1]]))
