@@ -16,6 +16,7 @@ from zope.interface import implementer
 from tests.support.bounded import bounded
 from tests.support.gateway import Gateway, gateway
 from tests.support.lab import repetitions
+from tests.support.wheel import built
 
 __all__ = ["bounded"]
 
@@ -73,6 +74,12 @@ def interruptible() -> None:
     """A shell has what it starts with "&" ignore SIGINT, and the processes of the tests would inherit it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as it is published."""
+    return built(tmp_path_factory)
 
 
 @pytest.fixture

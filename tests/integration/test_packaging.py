@@ -316,23 +316,6 @@ def allowed_system_calls() -> set[str]:
 # -- the wheel ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package as it is published."""
-    directory = tmp_path_factory.mktemp("wheel")
-    build = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-        + ["--disable-pip-version-check", "--wheel-dir", str(directory), str(ROOT)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=directory,
-    )
-    assert build.returncode == 0, build.stderr
-    (built,) = directory.glob("*.whl")
-    return built
-
-
 def test_the_wheel_brings_plugin_and_command(wheel: Path) -> None:
     """And nothing that would shadow Twisted: no ``__init__.py`` in ``twisted/``, no plugin cache."""
     with zipfile.ZipFile(wheel) as packed:
