@@ -1,4 +1,4 @@
-"""A program outside the tree mails by a queue, with only the built wheel and its public names (contract 7)."""
+"""A program outside the tree mails by a queue, with the wheel and its public names only (contract 7)."""
 
 from __future__ import annotations
 
