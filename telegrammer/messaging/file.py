@@ -38,6 +38,8 @@ from telegrammer.timers import FairClock
 
 TIMEOUT: Final = 30.0
 """Seconds of an attempt for which nothing else is said."""
+LONGEST_SECONDS: Final = 86_400.0
+"""No attempt lasts longer, whatever its caller says."""
 
 _REQUIRED = {"name": provider_name, "path": absolute_path, "from": bare_address}
 _OPTIONAL = {"body_format": body_format_name, "timeout": duration}
@@ -154,7 +156,7 @@ class _Writing:
         """What ``FileProvider.send`` returns."""
         done: Deferred[None] = Deferred(lambda it: self._give_up(it, CancelledError(), "cancelled"))
         timer = FairClock(reactor).callLater(
-            seconds, self._give_up, done, DeliveryFailed("time was up"), "time was up"
+            min(seconds, LONGEST_SECONDS), self._give_up, done, DeliveryFailed("time was up"), "time was up"
         )
 
         def ended(result: Any) -> Any:

@@ -36,6 +36,8 @@ from telegrammer.outbound.resolver import LookupFailed
 from telegrammer.outbound.smtp_channel import Interrupted, SmtpChannel
 from telegrammer.timers import FairClock
 
+LONGEST_SECONDS = 86_400.0
+"""No attempt lasts longer, whatever its caller says."""
 GOODBYE_SECONDS = 1.0
 """How long the peer may take to answer QUIT; the message's fate is sealed by then."""
 
@@ -94,6 +96,7 @@ class SmtpClient:
             return fail(CredentialsRefused("credentials are not sent in clear; use starttls or smtps"))
         if not seconds > 0:
             return fail(DeliveryFailed(TIME_UP))
+        seconds = min(seconds, LONGEST_SECONDS)
         attempt = _Attempt(self, relay, envelope, seconds, credentials)
         running = Deferred.fromCoroutine(attempt.run())
         timer = FairClock(self.clock).callLater(seconds, attempt.expire, running)

@@ -136,6 +136,7 @@ class ProviderTests(SynchronousTestCase):
 
     def test_what_is_refused_before_anything_is_done(self) -> None:
         for options, kind in (
+            ({"seconds": float("nan")}, DeliveryFailed),
             ({"credentials": Credentials("ops", "secret")}, CredentialsRefused),
             ({"seconds": 0.0}, DeliveryFailed),
             ({"message_id": "../x"}, ValueError),
@@ -186,6 +187,12 @@ class ProviderTests(SynchronousTestCase):
                 self.reactor.pool.run()
             self.failureResultOf(sent, kind)
             self.assert_idle()
+
+    def test_a_caller_with_all_the_time_in_the_world(self) -> None:
+        sent = self.send(seconds=float("inf"))
+        self.assertEqual([call.getTime() for call in self.reactor.getDelayedCalls()], [86_400.0])
+        self.reactor.pool.run()
+        self.successResultOf(sent)
 
     def test_a_disk_that_refuses(self) -> None:
         def full() -> None:

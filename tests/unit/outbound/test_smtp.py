@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import weakref
 from base64 import b64encode
 from typing import Any, cast
 
@@ -54,21 +57,24 @@ class SmtpWire(Wire):
         """The test says how the handshake goes."""
 
 
+class Trust:
+    def creatorForNetloc(self, hostname: bytes, port: int) -> None:
+        """The test says how the handshake goes."""
+
+
 class SmtpCase(SynchronousTestCase):
     transport: Transport = "smtp"
 
     def setUp(self) -> None:
         self.clock, self.network = Clock(), Network()
         self.names = Names({"mail.example.org": ["192.0.2.1"]})
+        self.trust: Any = Trust()
         self.wire: SmtpWire
 
     def attempt(
         self, seconds: float = SECONDS, credentials: Credentials | None = None, transport: Transport = "smtp"
     ) -> Deferred[None]:
-        class Trust:
-            def creatorForNetloc(self, hostname: bytes, port: int) -> None: ...
-
-        client = SmtpClient(self.network, self.clock, self.names, cast(IPolicyForHTTPS, Trust()))
+        client = SmtpClient(self.network, self.clock, self.names, cast(IPolicyForHTTPS, self.trust))
         relay = Relay("mail.example.org", 25, transport)
         envelope = Envelope(
             "gw@example.org", ("ops@example.org", "boss@example.org"), b"Subject: x\n\n.\r\nend"
@@ -246,6 +252,13 @@ class CutOffTests(SmtpCase):
             self.wire.receive(b"220-still here\r\n")
         self.clock.advance(1.0)
         self.clock.advance(0)
+        self.failureResultOf(result, DeliveryFailed)
+
+    def test_all_the_time_in_the_world(self) -> None:
+        result = self.attempt(float("inf"))
+        self.talk(3)
+        self.clock.advance(86_400.0)
+        self.assert_closed()
         self.failureResultOf(result, DeliveryFailed)
 
     def test_no_time_at_all(self) -> None:
@@ -532,6 +545,36 @@ class StartTlsTests(SmtpCase):
         result.cancel()
         self.assert_closed()
         self.failureResultOf(result, CancelledError)
+
+
+class BugTests(SmtpCase):
+    def test_an_error_of_our_own_leaves_no_connection(self) -> None:
+        class Broken(Exception):
+            pass
+
+        def creator(*_: object) -> None:
+            raise Broken
+
+        result = self.attempt(transport="starttls")
+        self.trust.creatorForNetloc = creator
+        self.talk(1)
+        self.wire.receive(b"250-hello\r\n250 STARTTLS\r\n")
+        self.wire.receive(b"220 go\r\n")
+        self.wire.clear()
+        self.assert_closed()
+        self.failureResultOf(result, Broken)
+
+    def test_left_behind_by_a_reactor_that_stops(self) -> None:
+        """It is collected without a word."""
+        said: list[object] = []
+        self.patch(sys, "unraisablehook", said.append)
+        left = weakref.ref(self.attempt())
+        self.talk(3)
+        del self.wire
+        self.network, self.clock = Network(), Clock()
+        gc.collect()
+        self.assertIsNone(left())
+        self.assertEqual(said, [])
 
 
 class ChannelTests(SynchronousTestCase):
