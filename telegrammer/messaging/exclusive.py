@@ -49,7 +49,8 @@ class ExclusiveFile:
     """Closed for good, by ``close`` or by a COMMIT that failed."""
     _connection: sqlite3.Connection | None = field(default=None, init=False)
     _known: KnownFile | None = field(default=None, init=False)
-    _mode_checked: bool = field(default=False, init=False)
+    _settled: bool = field(default=False, init=False)
+    """The connection has its settings, and the file its journal mode."""
 
     def open(self, admission: Admission) -> None:
         """
@@ -116,7 +117,7 @@ class ExclusiveFile:
             raise failing(error) from None
         except OSError:
             raise OutboxFailing("the outbox's file cannot be opened") from None
-        self._mode_checked = False
+        self._settled = False
         return self._connection
 
     def _begin(self, admission: Admission) -> sqlite3.Connection:
@@ -142,22 +143,23 @@ class ExclusiveFile:
         """Ask for the lock once, for ``ROUND_MS``."""
         try:
             connection.execute(f"PRAGMA busy_timeout={ROUND_MS:d}")
+            if not self._settled:
+                for setting in outbox_file.SETTINGS:
+                    connection.execute(setting)
+                # Where somebody has set another one in the file, readers would not be waited for.
+                if self._set_journal_mode(connection) != "delete":
+                    return False
+                self._settled = True
             connection.execute("BEGIN EXCLUSIVE")
-            if self._mode_checked or self._journal_mode(connection) == "delete":
-                self._mode_checked = True
-                return True
-            # Somebody has set another mode in the file, in which readers would not be waited for.
-            connection.execute("ROLLBACK")
-            self._mode_checked = self._journal_mode(connection, "=DELETE") == "delete"
-            return False
+            return True
         except sqlite3.OperationalError as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 return False
             raise
 
     @staticmethod
-    def _journal_mode(connection: sqlite3.Connection, change: str = "") -> str:
-        (mode,) = connection.execute(f"PRAGMA journal_mode{change}").fetchone()
+    def _set_journal_mode(connection: sqlite3.Connection) -> str:
+        (mode,) = connection.execute("PRAGMA journal_mode=DELETE").fetchone()
         return str(mode)
 
     def _undo(self, connection: sqlite3.Connection, *, keep: bool) -> None:

@@ -171,18 +171,21 @@ def _image() -> bytes:
         return connection.serialize()
 
 
+SETTINGS = (
+    "PRAGMA synchronous=FULL",
+    # What a statement may have to undo stays in memory: no message gets into a temporary file.
+    "PRAGMA temp_store=MEMORY",
+    # What was delivered is overwritten in the file, too.
+    "PRAGMA secure_delete=ON",
+)
+"""What SQLite keeps per connection.  Some look into the file first, and so find it locked."""
+
+
 def connect(path: Path) -> sqlite3.Connection:
     """A connection that leaves every transaction to us, and makes no file.  Nothing is read yet."""
-    connection = sqlite3.connect(
-        f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None, check_same_thread=False
+    return sqlite3.connect(
+        f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None, check_same_thread=False, timeout=0
     )
-    # What SQLite keeps per connection; the journal mode is the file's, see ``admission``.
-    connection.execute("PRAGMA synchronous=FULL")
-    # What a statement may have to undo stays in memory: no message gets into a temporary file.
-    connection.execute("PRAGMA temp_store=MEMORY")
-    # What was delivered is overwritten in the file, too.
-    connection.execute("PRAGMA secure_delete=ON")
-    return connection
 
 
 _TEXTS = {
