@@ -25,6 +25,9 @@ def interval(retention: int) -> float:
 def _nothing() -> None: ...
 
 
+def _ignored(count: int) -> None: ...
+
+
 def _no_toll() -> Toll:
     return Toll()
 
@@ -36,6 +39,7 @@ class Housekeeping:
 
     :param toll: what the workers' turns have buried and evicted since it was last asked.
     :param on_left: called when jobs left the queue, so that there is room again.
+    :param on_purged: told how many dead jobs went.
     :param interval: seconds between two rounds.
     """
 
@@ -43,6 +47,7 @@ class Housekeeping:
     toll: Callable[[], Toll] = _no_toll
     on_left: Callable[[], None] = _nothing
     interval: float = INTERVAL
+    on_purged: Callable[[int], None] = _ignored
     _unreported: int = field(default=0, init=False)
     _failing: bool = field(default=False, init=False)
 
@@ -64,6 +69,7 @@ class Housekeeping:
         gone, self._unreported = self._unreported + purged, 0
         if gone:
             log.warn("purged {count} dead deliveries, too old or too many", count=gone)
+            self.on_purged(gone)
         if purged:
             self.on_left()
         return self.interval

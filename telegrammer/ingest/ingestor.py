@@ -14,16 +14,21 @@ from telegrammer.ports import Ingestion
 log = Logger()
 
 
+def _ignored(count: int) -> None: ...
+
+
 @define(eq=False)
 class Ingestor:
     """
     Hands a batch to the store and tells of what came of it.
 
     :param on_jobs: called after a commit that made jobs, to wake the delivery workers.
+    :param on_purged: told how many dead jobs made room.
     """
 
     ingestion: Ingestion
     on_jobs: Callable[[], None]
+    on_purged: Callable[[int], None] = _ignored
 
     async def accept(self, batch: Batch) -> Ingested:
         """
@@ -46,6 +51,7 @@ class Ingestor:
             log.warn("malformed update {update_id} skipped, as the operator asked", update_id=update_id)
         if done.evicted:
             log.warn("purged {count} dead deliveries, to make room for a message", count=done.evicted)
+            self.on_purged(done.evicted)
         if done.migrated:
             log.info("{count} subscriptions moved with their groups", count=done.migrated)
         if done.fresh:

@@ -7,6 +7,7 @@ a cursor inside an open write transaction, so daemon and commands share them; ``
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from math import floor
@@ -15,6 +16,8 @@ from attrs import frozen
 from twisted.internet.defer import Deferred
 
 from telegrammer.core.delivery import DeadJob, Finished, QueueCounts, Slots, Turn
+from telegrammer.core.notice_texts import Deaths
+from telegrammer.core.notices import DeathsWanted
 from telegrammer.core.problems import DeliveriesRefused
 from telegrammer.ports import Now
 from telegrammer.store import lanes
@@ -65,6 +68,17 @@ DEAD_JOBS = """
     ORDER BY d.died_at, d.id
 """
 
+# Of the few subscriptions in :apart (a JSON object) another second counts.
+DEATHS = """
+    WITH apart(subscription_id, since) AS MATERIALIZED (
+        SELECT CAST(key AS INTEGER), value FROM json_each(:apart))
+    SELECT d.subscription_id, COALESCE(d.last_error, ''), COUNT(*), MAX(d.died_at)
+    FROM deliveries d INDEXED BY deliveries_dead LEFT JOIN apart a ON a.subscription_id = d.subscription_id
+    WHERE d.state = 'DEAD' AND d.died_at > :least AND d.died_at < :before
+        AND d.died_at > COALESCE(a.since, :since)
+    GROUP BY 1, 2
+"""
+
 JOB = "SELECT subscription_id, epoch, update_id, state FROM deliveries WHERE id = ?"
 
 REVIVE = """
@@ -94,6 +108,17 @@ def counts(cursor: sqlite3.Cursor) -> QueueCounts:
     pending = total - in_flight - dead
     oldest = cursor.execute(OLDEST_PENDING).fetchone()[0] if pending else None
     return QueueCounts(pending=pending, in_flight=in_flight, dead=dead, oldest_pending_at=oldest)
+
+
+def deaths(cursor: sqlite3.Cursor, wanted: DeathsWanted) -> list[Deaths]:
+    """The dead jobs that are news to the operator, by subscription and reason."""
+    values = {
+        "apart": json.dumps({str(number): since for number, since in wanted.apart.items()}),
+        "least": min(wanted.since, *wanted.apart.values()) if wanted.apart else wanted.since,
+        "since": wanted.since,
+        "before": wanted.before,
+    }
+    return [Deaths(*row) for row in cursor.execute(DEATHS, values)]
 
 
 def purge_portion(cursor: sqlite3.Cursor, died_by: int) -> int:
@@ -220,6 +245,10 @@ class SqlDeliveries:
 
     def counts(self) -> Deferred[QueueCounts]:
         return self.database.read(counts)
+
+    def deaths(self, wanted: DeathsWanted) -> Deferred[list[Deaths]]:
+        """The dead jobs that are news to the operator."""
+        return self.database.read(deaths, wanted, pool="workers")
 
     async def purge_dead(self) -> int:
         """In portions, each a transaction of its own, so that no one waits long for the writer."""

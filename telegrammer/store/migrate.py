@@ -16,6 +16,9 @@ from telegrammer.store.engine import immediate
 from telegrammer.store.files import create_private, sync_directory
 from telegrammer.store.migrations import MIGRATIONS
 
+_BACKUP = ".backup-v"
+"""In the name of a backup, between the database's name and the version before the migration."""
+
 
 def create(connection: sqlite3.Connection) -> None:
     """The latest layout in an empty database."""
@@ -84,6 +87,14 @@ def back_up(connection: sqlite3.Connection, db: Path, version: int, now: float) 
     return path
 
 
+def backups(db: Path) -> list[Path]:
+    """Those beside the database, whoever made them; none when its directory cannot be read."""
+    try:
+        return sorted(path for path in db.parent.iterdir() if path.name.startswith(f"{db.name}{_BACKUP}"))
+    except OSError:
+        return []
+
+
 def _discard(unfinished: Path) -> None:
     # The journal as well: SQLite would roll it back into the next file of the name.
     for suffix in ("", "-journal"):
@@ -92,6 +103,6 @@ def _discard(unfinished: Path) -> None:
 
 def _free_name(db: Path, version: int, now: float) -> Path:
     stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%d-%H%M%S")
-    base = f"{db.name}.backup-v{version}-{stamp}"
+    base = f"{db.name}{_BACKUP}{version}-{stamp}"
     names = chain((base,), (f"{base}-{number}" for number in count(2)))
     return next(path for path in map(db.with_name, names) if not os.path.lexists(path))

@@ -27,7 +27,13 @@ class HousekeepingTests(SynchronousTestCase):
         self.store = PurgedDeliveries()
         self.tolls: list[Toll] = []
         self.room = 0
-        self.house = Housekeeping(self.store, lambda: self.tolls.pop(0) if self.tolls else Toll(), self.left)
+        self.purged: list[int] = []
+        self.house = Housekeeping(
+            self.store,
+            lambda: self.tolls.pop(0) if self.tolls else Toll(),
+            self.left,
+            on_purged=self.purged.append,
+        )
         self.events = self.enterContext(capturedLogs())
 
     def left(self) -> None:
@@ -48,6 +54,7 @@ class HousekeepingTests(SynchronousTestCase):
         self.assertEqual(self.room, 1)
         self.round(0)
         self.assertEqual(len(self.events), 1)
+        self.assertEqual(self.purged, [7])
 
     def test_one_line_for_those_that_died_also_in_trouble(self) -> None:
         self.tolls = [Toll(died=5), Toll(died=1)]

@@ -22,7 +22,8 @@ class IngestorTests(SynchronousTestCase):
         def wake() -> None:
             self.rings.append(list(self.store.committed))
 
-        self.ingestor = Ingestor(self.store, wake)
+        self.purged: list[int] = []
+        self.ingestor = Ingestor(self.store, wake, self.purged.append)
 
     def accept(self, *elements: Update | Malformed) -> Ingested:
         return self.successResultOf(Deferred.fromCoroutine(self.ingestor.accept(Batch(elements))))
@@ -59,3 +60,12 @@ class IngestorTests(SynchronousTestCase):
         with capturedLogs() as events:
             self.accept(Update(5))
         self.assertEqual([event["count"] for event in events if "count" in event], [4, 3])
+        self.assertEqual(self.purged, [4])
+
+    def test_by_default_it_tells_nobody_else(self) -> None:
+        async def accept(batch: Batch) -> Ingested:
+            return Ingested(Cursor(6), fresh=1, replayed=0, jobs=0, migrated=0, evicted=4)
+
+        self.patch(FakeIngestion, "accept", lambda store, batch: accept(batch))
+        self.ingestor = Ingestor(self.store, lambda: None)
+        self.accept(Update(5))

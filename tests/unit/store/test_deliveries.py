@@ -7,6 +7,8 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.delivery import Again, Dead, Done, QueueCounts, Slots
+from telegrammer.core.notice_texts import Deaths
+from telegrammer.core.notices import DeathsWanted
 from telegrammer.core.problems import DeliveriesRefused, StoreBusy
 from telegrammer.ports import Deliveries
 from telegrammer.store import deliveries, lanes, turns
@@ -391,6 +393,29 @@ class PortTests(SynchronousTestCase):
         self.failureResultOf(self.port.turn((), Slots(4, 2)), StoreBusy)
         self.queue.database.trouble = None
         self.assertEqual(self.successResultOf(self.port.counts()).pending, 1)
+
+    def test_deaths_that_are_news(self) -> None:
+        lanes = [self.queue.subscribe() for _ in range(3)]
+        self.queue.ingest(count=6)
+        self.queue.execute(
+            "UPDATE deliveries"
+            " SET state = 'DEAD', died_at = update_id - ?, last_error = 'HTTP ' || (update_id & 1)",
+            self.queue.number("SELECT MIN(update_id) FROM deliveries"),
+        )
+        self.queue.execute("UPDATE deliveries SET last_error = NULL WHERE died_at = 5")
+        wanted = DeathsWanted(1, 5, {lanes[0]: 3, lanes[1]: 5, lanes[2]: -1, 9999: 0})
+        self.assertEqual(
+            [(each.subscription_id, each.count, each.last_at) for each in self.deaths(wanted)],
+            [(lanes[0], 1, 4), (lanes[2], 2, 3), (lanes[2], 3, 4)],
+        )
+        self.assertEqual(sum(each.count for each in self.deaths(DeathsWanted(1, 5, {}))), 9)
+        self.assertEqual(sum(each.count for each in self.deaths(DeathsWanted(-1, 6, {}))), 18)
+        self.assertIn("", {each.reason for each in self.deaths(DeathsWanted(4, 6, {}))})
+        self.assertEqual(set(self.queue.database.pools), {"workers"})
+
+    def deaths(self, wanted: DeathsWanted) -> list[Deaths]:
+        found: list[Deaths] = self.successResultOf(self.port.deaths(wanted))
+        return sorted(found, key=lambda each: (each.subscription_id, each.last_at))
 
     def test_purge(self) -> None:
         lane = self.queue.subscribe()

@@ -182,6 +182,8 @@ class OursTests(OpeningCase):
         opened = self.open()
         backup = self.path.with_name(f"a.db.backup-v{LATEST}-20261026-073320")
         self.assertEqual((opened.migrated_from, opened.backup), (LATEST, backup))
+        self.assertEqual(migrate.backups(self.path), [backup])
+        self.assertEqual(migrate.backups(self.path.parent / "nowhere" / "a.db"), [])
         self.assertEqual(recognise(self.path), Ours(LATEST + 1, 42))
         self.assertEqual(recognise(backup), Ours(LATEST, 42))
 
