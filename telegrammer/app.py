@@ -3,8 +3,9 @@ The composition root: builds every object and says in which order they start.  T
 
 The order, and why (contract 1.3): the lock before all else; the ports, so that one which is taken is known
 before anything is changed; the database, which recognises, migrates and recovers; the sockets outwards before
-those who use them, so that they are closed after; deliveries and the poller before the door, so that an
-answered request finds everything at work; systemd last, when all is true.
+those who use them, so that they are closed after; the notices, which watch all that follows; deliveries and
+the poller before the door, so that an answered request finds everything at work; systemd last, when all is
+true.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from telegrammer import __version__
-from telegrammer.config import Settings
+from telegrammer.config import NoticeSettings, Settings
 from telegrammer.core.subscriptions import SubscriptionLimits
 from telegrammer.core.telegram import Identity
 from telegrammer.delivery.dispatcher import MOST_ASIDE, Dispatcher
@@ -29,6 +30,11 @@ from telegrammer.delivery.housekeeping import Housekeeping, interval
 from telegrammer.ingest.bot_api import BotApi
 from telegrammer.ingest.ingestor import Ingestor
 from telegrammer.ingest.poller import Poller, PollerService
+from telegrammer.notice_road import road
+from telegrammer.notices.carrier import Carrier
+from telegrammer.notices.handle import Handle
+from telegrammer.notices.service import Notices
+from telegrammer.notices.watch import Watch
 from telegrammer.outbound.callbacks import CallbackClient, CallbackLimits
 from telegrammer.outbound.exchange import api_exchange
 from telegrammer.outbound.resolver import ThreadedResolver, reactor_with_resolver
@@ -40,6 +46,7 @@ from telegrammer.store.deliveries import SqlDeliveries
 from telegrammer.store.ingestion import SqlIngestion
 from telegrammer.store.keys import SqlKeys
 from telegrammer.store.lock import ProcessLock
+from telegrammer.store.migrate import backups
 from telegrammer.store.opening import open_state
 from telegrammer.store.subscriptions import SqlSubscriptions
 from telegrammer.store.turns import QueueRules
@@ -87,7 +94,8 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
     polling = api_exchange(api_reactor, tls)
     sending = api_exchange(api_reactor, tls, idle_connections=settings.http_workers)
     telegram = BotApi(settings.token, settings.api_url, polling, sending)
-    sockets = _Sockets(callbacks, (polling, sending), (callback_names, api_names))
+    mail_names = ThreadedResolver(reactor, reactor, threads=4)
+    sockets = _Sockets(callbacks, (polling, sending), (callback_names, api_names, mail_names))
 
     deliveries = SqlDeliveries(
         database,
@@ -107,11 +115,19 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
         on_left=lambda: poller.notify_room(),
         stuck=callbacks.stuck,
     )
+    # Built below, where there are any.
+    notices: Notices | None = None
+
+    def tell_purged(count: int) -> None:
+        if notices is not None:
+            notices.watch.tell_purged(count)
+
     housekeeping = Housekeeping(
         deliveries,
         dispatcher.take_toll,
         on_left=lambda: poller.notify_room(),
         interval=interval(settings.dead_retention),
+        on_purged=tell_purged,
     )
     rounds = Repeating(housekeeping.round, reactor, Wakeup(reactor))
 
@@ -119,7 +135,7 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
     poller = Poller(
         telegram,
         ingestion,
-        Ingestor(ingestion, dispatcher.wake),
+        Ingestor(ingestion, dispatcher.wake, tell_purged),
         settings.token.bot_id,
         reactor,
         now,
@@ -127,6 +143,9 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
         Wakeup(reactor),
     )
     database.on_outside_commit.extend((dispatcher.notify_commit, poller.notify_commit))
+
+    if settings.notices is not None:
+        notices = _notices(settings.notices, settings, reactor, mail_names, now, poller, deliveries, state)
 
     health = Health(
         bot=lambda: poller.identity() or state.bound,
@@ -137,6 +156,7 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
         capacity=settings.max_jobs,
         clock=reactor,
         now=now,
+        outbox=lambda: None if notices is None else notices.status(),
     )
     limits = SubscriptionLimits(settings.max_subscriptions_per_key, settings.max_subscriptions)
     subscriptions = SqlSubscriptions(database, limits, now, on_left=poller.notify_room)
@@ -157,6 +177,7 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
         "ports": ports,
         "database": database,
         "sockets": sockets,
+        **({} if notices is None else {"notices": notices}),
         "deliveries": dispatcher,
         "housekeeping": rounds,
         "poller": PollerService(poller),
@@ -167,6 +188,34 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
         part.setName(name)
         part.setServiceParent(root)
     return root
+
+
+def _notices(
+    told: NoticeSettings,
+    settings: Settings,
+    reactor: Any,
+    names: ThreadedResolver,
+    now: Now,
+    poller: Poller,
+    deliveries: SqlDeliveries,
+    state: _State,
+) -> Notices:
+    way = road(told, settings.db, settings.ca_file, reactor, names, now)
+    handle, wakeup = Handle(way.open), Wakeup(reactor)
+    watch = Watch(
+        handle,
+        told.recipients,
+        ingestion=poller.status,
+        counts=deliveries.counts,
+        deaths=deliveries.deaths,
+        capacity=settings.max_jobs,
+        clock=reactor,
+        now=now,
+        backups=lambda: state.backups,
+        on_sent=wakeup.ring,
+    )
+    carrier = Carrier(handle, way.mailer, way.credentials, told.timeout, reactor, now)
+    return Notices(handle, watch, carrier, reactor, wakeup)
 
 
 def _watchdog_usec(environ: Mapping[str, str]) -> int | None:
@@ -184,6 +233,8 @@ class _State:
     now: Now
     bound: Identity | None = field(default=None, init=False)
     """The bot the database belongs to, until ``getMe`` tells more."""
+    backups: tuple[str, ...] = field(default=(), init=False)
+    """Names of the backups that migrations, of whatever process, have left beside the database."""
 
     def open(self) -> None:
         opened = open_state(
@@ -193,6 +244,7 @@ class _State:
             now=self.now,
         )
         self.bound = None if opened.bot_id is None else Identity(opened.bot_id)
+        self.backups = tuple(backup.name for backup in backups(self.settings.db))
         if opened.created:
             log.info("new database {path}", path=str(self.settings.db))
         if opened.recovered.requeued:

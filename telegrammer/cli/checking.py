@@ -11,10 +11,19 @@ import os
 from collections.abc import Iterator
 
 from telegrammer.cli.findings import Finding, skipped
-from telegrammer.cli.machine import database_findings, lock_findings, port_finding, state_directory
+from telegrammer.cli.machine import (
+    database_findings,
+    lock_findings,
+    notices_finding,
+    port_finding,
+    state_directory,
+)
 from telegrammer.cli.telegram import ask_telegram
 from telegrammer.config import Settings, database_path, load
 from telegrammer.core.problems import SettingsRefused
+
+_LATER = ("port", "getMe", "getWebhookInfo")
+"""What cannot be looked at without right settings."""
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -53,7 +62,9 @@ def _findings(
         try:
             db = database_path(arguments.flags, os.environ)
         except SettingsRefused:
-            yield from skipped("state directory", "database", "lock", "port", "getMe", "getWebhookInfo")
+            yield from skipped(
+                "state directory", "database", "lock", "port", "notices", "getMe", "getWebhookInfo"
+            )
             return
     yield state_directory(db)
     database, bound = database_findings(db, settings)
@@ -61,7 +72,9 @@ def _findings(
     lock, held = lock_findings(db)
     yield lock
     if settings is None:
-        yield from skipped("port", "getMe", "getWebhookInfo")
+        yield from skipped(*_LATER)
         return
     yield port_finding(settings, held)
+    if settings.notices is not None:
+        yield notices_finding(settings.notices, db)
     yield from ask_telegram(settings, bound)

@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from telegrammer.cli.findings import Finding
-from telegrammer.config import Settings
-from telegrammer.core.problems import StartRefused
+from telegrammer.config import NoticeSettings, Settings
+from telegrammer.core.problems import OutboxError, StartRefused
 from telegrammer.daemon import refusal
+from telegrammer.messaging.outbox_file import check_place
+from telegrammer.messaging.outbox_file import recognise as recognise_outbox
+from telegrammer.notice_road import carried_by
 from telegrammer.store.engine import snapshot, translate
 from telegrammer.store.layout import Absent, Layout, Legacy, Ours, look, recognise
 from telegrammer.store.lock import held_by_another
 from telegrammer.store.migrations import LATEST
 from telegrammer.store.recovery import violations
+
+_USABLE = os.R_OK | os.W_OK | os.X_OK
 
 PROBE_SECONDS = 2.0
 """How long the process that has our port is listened to."""
@@ -26,7 +31,7 @@ def state_directory(db: Path) -> Finding:
     """Is the database's directory there and writable, or could it be made?"""
     directory = db.parent
     if directory.is_dir():
-        usable = os.access(directory, os.R_OK | os.W_OK | os.X_OK)
+        usable = os.access(directory, _USABLE)
         return _finding(usable, "state directory", f"{directory}{'' if usable else ' cannot be written'}")
     nearest = next(parent for parent in directory.parents if parent.exists())
     usable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK) and not os.path.lexists(directory)
@@ -115,6 +120,23 @@ def _answers_as_ours(family: int, address: Any) -> bool:
     return answer.startswith((b"HTTP/1.1 401 ", b"HTTP/1.1 503 ")) and b'"ok":false' in answer.replace(
         b" ", b""
     )
+
+
+def notices_finding(notices: NoticeSettings, db: Path) -> Finding:
+    """Can the operator's notices be kept, and has their transport all it needs?  Nothing is made or sent."""
+    outbox, spool = notices.outbox_beside(db), notices.spool
+    there = False
+    if outbox.parent.exists() or notices.outbox is not None:
+        try:
+            there = check_place(outbox)
+            if there:
+                recognise_outbox(outbox)
+        except OutboxError as error:
+            return Finding("FAIL", "notices", str(error))
+    if spool is not None and os.path.lexists(spool) and not (spool.is_dir() and os.access(spool, _USABLE)):
+        return Finding("FAIL", "notices", f"the spool {spool} cannot be written")
+    detail = f"{carried_by(notices)}; {outbox} {'is there' if there else 'is not there yet; serve makes it'}"
+    return Finding("ok", "notices", detail)
 
 
 def _finding(good: bool, name: str, detail: str) -> Finding:

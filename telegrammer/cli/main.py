@@ -38,6 +38,12 @@ def _check(arguments: argparse.Namespace) -> int:
     return check(arguments)
 
 
+def _notify_test(arguments: argparse.Namespace) -> int:
+    from telegrammer.cli.notice_test import notify_test
+
+    return notify_test(arguments)
+
+
 def _demo(arguments: argparse.Namespace) -> int:
     from telegrammer.demo.tour import main
 
@@ -122,6 +128,12 @@ COMMANDS = {
             passes_unknown=True,
         ),
         *map(_operator, _HELP),
+        Command(
+            "notify-test",
+            "Send one notice through the whole road, and say what happened.",
+            _notify_test,
+            settings=("db", "config", "ca-file"),
+        ),
     )
 }
 

@@ -88,11 +88,11 @@ def ask_telegram(settings: Settings, bound: int | None) -> list[Finding]:
         finally:
             resolver.stop()
 
-    _run(reactor, ask)
+    run_reactor(reactor, ask)
     return findings
 
 
-def _run(reactor: Any, work: Callable[[], Awaitable[None]]) -> None:
+def run_reactor(reactor: Any, work: Callable[[], Awaitable[None]]) -> None:
     """Run the reactor until the work is done; its failure is raised here, an interrupt too."""
     failures: list[Exception] = []
     done: list[bool] = []

@@ -1,4 +1,4 @@
-"""The outbox as the notices use it: opened when first needed, anew after it closed itself."""
+"""The outbox as the notices use it: opened when first needed, and anew after it failed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from telegrammer.core.problems import (
     MessagingError,
     NotAnOutbox,
     OutboxClosed,
+    OutboxFailing,
     QueueEmpty,
     QueueFull,
 )
@@ -88,9 +89,11 @@ class Handle:
             self._works()
             raise
         except Exception as error:
-            if isinstance(error, CommitUncertain | OutboxClosed) and self._outbox is outbox:
-                # It has closed itself, for somebody to look at the file anew.
+            if isinstance(error, CommitUncertain | OutboxClosed | OutboxFailing) and self._outbox is outbox:
+                # It has closed itself, or its file is not what it was: the file is looked at anew.
                 self._outbox = None
+                if outbox is not None:
+                    await outbox.close()
             if not self._closed:
                 self._fails(error)
             raise

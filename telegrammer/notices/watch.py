@@ -34,7 +34,7 @@ ROUND = 2.0
 """Seconds between two looks at memory."""
 LOOK_AT_QUEUE = 5.0
 """Seconds between two counts of the queue."""
-LOOK_AT_DEATHS = 30.0
+LOOK_AT_DEATHS = 10.0
 """Seconds between two looks for deliveries that died."""
 PATIENCE = 2.0
 """Seconds a look waits for the database."""
@@ -96,9 +96,8 @@ class Watch:
             observed = await self._observe(marks)
             for notice in due(observed, marks, self.now()):
                 await self._send(notice, marks)
-            if self._is_time("outbox", LOOK_AT_QUEUE):
-                self.outstanding = await self.handle.use(lambda outbox: outbox.outstanding())
-                self.oldest_at = await self.handle.use(lambda outbox: outbox.oldest_at())
+            self.outstanding = await self.handle.use(lambda outbox: outbox.outstanding())
+            self.oldest_at = await self.handle.use(lambda outbox: outbox.oldest_at())
         except OutboxError as error:
             # The handle has told of it.
             return pause_after(error)

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 from attrs import evolve
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.app import _watchdog_usec, build
-from telegrammer.config import Settings, Token
+from telegrammer.config import NoticeSettings, Settings, Token
 from telegrammer.core.problems import StartRefused
 from tests.support.directories import temporary_directory
+
+NOTICES = NoticeSettings(
+    transport="starttls",
+    sender="gateway@example.org",
+    recipients=("op@example.org",),
+    host="mail.example.org",
+    port=587,
+    username="op",
+    password="secret",
+)
 
 
 class BuildTests(SynchronousTestCase):
@@ -38,8 +49,17 @@ class BuildTests(SynchronousTestCase):
             ],
         )
 
+    def test_the_notices_come_before_what_they_watch(self) -> None:
+        root = build(evolve(self.settings, notices=NOTICES), self.reactor)
+        names = [part.name for part in root]
+        self.assertEqual(names[names.index("sockets") : names.index("deliveries") + 1][1], "notices")
+
+    def test_a_useless_setting_of_the_notices_is_refused(self) -> None:
+        for notices in (evolve(NOTICES, sender="nobody"), evolve(NOTICES, outbox=Path("relative"))):
+            self.assertRaises(StartRefused, build, evolve(self.settings, notices=notices), self.reactor)
+
     def test_building_opens_and_schedules_nothing(self) -> None:
-        build(self.settings, self.reactor)
+        build(evolve(self.settings, notices=NOTICES), self.reactor)
         self.assertEqual(list(self.directory.iterdir()), [])
         self.assertEqual((self.reactor.getDelayedCalls(), self.reactor.tcpServers), ([], []))
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from telegrammer.config.reference import markdown
+from telegrammer.config.notices import NOTICES
+from telegrammer.config.reference import markdown, notices
 from telegrammer.config.table import SETTINGS
 
 README = Path(__file__).resolve().parents[3] / "README.md"
@@ -18,3 +19,8 @@ class ReferenceTests(SynchronousTestCase):
 
     def test_the_readme_has_this_table(self) -> None:
         self.assertIn(f"<!-- settings -->\n\n{markdown()}\n", README.read_text())
+
+    def test_so_has_each_of_the_notices(self) -> None:
+        rows = notices().splitlines()
+        self.assertEqual(len(rows), len(NOTICES) + 2)
+        self.assertIn(f"<!-- notices -->\n\n{notices()}\n", README.read_text())

@@ -9,7 +9,7 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.delivery import QueueCounts
-from telegrammer.core.health import DeliveryStatus, HealthReport, IngestionStatus, report
+from telegrammer.core.health import DeliveryStatus, HealthReport, IngestionStatus, OutboxStatus, report
 from telegrammer.core.problems import DatabaseState
 from telegrammer.core.telegram import Identity
 
@@ -24,6 +24,7 @@ def judged(
     database: DatabaseState = "ok",
     counts: QueueCounts = EMPTY,
     bot: Identity | None = None,
+    outbox: OutboxStatus | None = None,
 ) -> HealthReport:
     return report(
         bot=bot,
@@ -33,10 +34,26 @@ def judged(
         counts=counts,
         capacity=100_000,
         now=1_793_000_100.9,
+        outbox=outbox,
     )
 
 
 class DocumentTests(SynchronousTestCase):
+    def test_the_notices_make_nothing_worse(self) -> None:
+        failing = OutboxStatus("failing", 3, 1, 1_793_000_040, "delivery_failed")
+        found = judged(outbox=failing)
+        self.assertEqual((found.ok, found.status), (True, "ok"))
+        self.assertEqual(
+            found.document["outbox"],
+            {"outstanding": 3, "dropped": 1, "oldest_age_s": 60, "last_failure": "delivery_failed"},
+        )
+        components = found.document["components"]
+        assert isinstance(components, dict)
+        self.assertEqual(components["outbox"], {"state": "failing"})
+
+    def test_without_notices_nothing_is_said_of_them(self) -> None:
+        self.assertNotIn("outbox", json.dumps(judged().document))
+
     def test_the_whole_of_it(self) -> None:
         seen = judged(
             counts=QueueCounts(pending=3, in_flight=2, dead=1, oldest_pending_at=1_793_000_090),

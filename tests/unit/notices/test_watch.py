@@ -207,27 +207,22 @@ class OutboxTroubleTests(Case):
         self.watch.handle.open = lambda: fail(NotAnOutbox("a database"))
         self.assertEqual(self.round(), LONG_PAUSE)
 
-    def test_uncertain_but_stored(self) -> None:
-        self.uncertain(stored=True)
-        self.assertEqual(self.file.subjects, ["Ingestion keeps failing: network", "2 dead deliveries purged"])
-        self.assertEqual(self.rings, 2)
-
-    def test_uncertain_and_not_stored(self) -> None:
-        self.uncertain(stored=False)
-        self.assertEqual(self.file.subjects, ["Ingestion keeps failing: network", "2 dead deliveries purged"])
-
-    def uncertain(self, stored: bool) -> None:
-        self.file.uncertain_but_done = stored
-        self.round()
-        self.status = DOWN
-        self.watch.tell_purged(2)
-        for _ in range(2):
-            # Of either, in turn.
+    def test_uncertain(self) -> None:
+        """The marks say whether it is stored; either way it is there once, and counted once."""
+        for stored in (True, False):
+            self.file.rows.clear()
+            self.file.marks.clear()
+            self.watch, self.rings = self.new_watch(), 0
+            self.file.uncertain_but_done = stored
+            self.round()
+            self.watch.tell_purged(2)
             self.file.failures.append(CommitUncertain("?"))
             self.assertEqual(self.round(2), PAUSE)
-            self.round(2)
-        self.round(600)
-        self.assertEqual(self.file.opened, 3)
+            self.assertEqual(len(self.file.rows), stored)
+            self.assertEqual(self.round(PAUSE), ROUND)
+            self.round(600)
+            self.assertEqual(self.file.subjects, ["2 dead deliveries purged"])
+            self.assertEqual(self.rings, 1)
 
 
 class LookingTests(Case):

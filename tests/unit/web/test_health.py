@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.delivery import QueueCounts
-from telegrammer.core.health import DeliveryStatus, HealthReport, IngestionStatus
+from telegrammer.core.health import DeliveryStatus, HealthReport, IngestionStatus, OutboxStatus
 from telegrammer.core.problems import DatabaseState, StoreBusy, StoreFull
 from telegrammer.core.telegram import Identity
 from telegrammer.web.health import Health
@@ -49,6 +49,12 @@ class HealthTests(SynchronousTestCase):
 
     def document(self, asked: Deferred[HealthReport]) -> Any:
         return self.successResultOf(asked).document
+
+    def test_so_do_the_notices(self) -> None:
+        self.health.outbox = lambda: OutboxStatus(outstanding=2)
+        asked = self.ask()
+        self.look_ups[0].callback(QueueCounts())
+        self.assertEqual(self.document(asked)["outbox"]["outstanding"], 2)
 
     def test_everything_finds_its_place(self) -> None:
         asked = self.ask()
