@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import pytest_twisted
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.task import deferLater
+from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
 
 from telegrammer.core.messages import Credentials
 from telegrammer.core.problems import DeliveryFailed, MaybeDelivered
@@ -196,6 +199,33 @@ async def test_a_drop_after_the_data_under_a_lease(rig: Rig, tmp_path: Path) -> 
     assert f"Message-ID: <{leased.id}@example.org>".encode() in message
 
 
+@bounded(60)
+async def test_the_deadline_is_inside_the_lease(rig: Rig, tmp_path: Path) -> None:
+    """The worker gets its result while the message is still its own."""
+    server = rig.serve(message=stall)
+    tmp_path.chmod(0o700)
+    config = SQLiteMessagingConfig("ops", tmp_path / "outbox.db", 5.0)
+    ahead = 0.0
+
+    def now() -> float:
+        return time.time() + ahead
+
+    outbox = await Outbox.open(config, now=now)
+    try:
+        await outbox.send(MESSAGE)
+        leased = await outbox.claim()
+        assert leased.lease is not None and leased.lease_expires_at is not None
+        ahead = 55.0  # there was much to do before
+        seconds = leased.lease_expires_at - now() - 3.0
+        with pytest.raises(MaybeDelivered, match="time was up"):
+            await rig.provider(server.port).send(leased.message, message_id=leased.id, seconds=seconds)
+        assert now() < leased.lease_expires_at
+        await outbox.release(leased.id, leased.lease)
+    finally:
+        await outbox.close()
+    await server.visits[0].gone
+
+
 @pytest.mark.parametrize("transport", ["smtp", "starttls", "smtps"])
 @bounded(60)
 async def test_a_quit_that_drops(rig: Rig, transport: str) -> None:
@@ -285,6 +315,32 @@ async def test_words_put_in_before_tls(rig: Rig) -> None:
     with pytest.raises(DeliveryFailed):
         await rig.provider(server.port, "starttls").send(MESSAGE)
     await server.visits[0].gone
+
+
+@pytest.mark.parametrize("transport", ["starttls", "smtps"])
+@bounded(60)
+async def test_nothing_is_logged(rig: Rig, transport: str) -> None:
+    """Whatever comes of it: that is for whoever asked to say, and no secret gets out this way."""
+    events: list[LogEvent] = []
+    scripts: list[dict[str, Deed]] = [
+        {},
+        {"AUTH": b"535 not with open sesame\r\n"},
+        {"MAIL": drop},
+        {"message": drop},
+    ]
+    servers = [rig.serve(implicit=transport == "smtps", script=script) for script in scripts]
+    globalLogPublisher.addObserver(cast(ILogObserver, events.append))
+    try:
+        for server in servers:
+            provider = rig.provider(server.port, transport, username="ops")
+            try:
+                await provider.send(MESSAGE, credentials=CREDENTIALS)
+            except (DeliveryFailed, MaybeDelivered) as failed:
+                assert "sesame" not in "".join(traceback.format_exception(failed))
+            await server.visits[0].gone
+    finally:
+        globalLogPublisher.removeObserver(cast(ILogObserver, events.append))
+    assert events == []
 
 
 @bounded(60)

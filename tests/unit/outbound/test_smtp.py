@@ -22,7 +22,7 @@ from telegrammer.outbound.resolver import LookupFailed
 from telegrammer.outbound.smtp import GOODBYE_SECONDS, Envelope, Relay, SmtpClient
 from telegrammer.outbound.smtp_channel import Interrupted, SmtpChannel
 from telegrammer.outbound.tls import CertificateRefused
-from tests.support.network import Names, Network, Wire
+from tests.support.network import Names, Network, Wire, address
 
 SECONDS = 30.0
 CREDENTIALS = Credentials("ops", "open sesame")
@@ -377,6 +377,17 @@ class ConnectingTests(SmtpCase):
         self.wire.lose()
         self.successResultOf(result)
         self.assertEqual(self.network.hosts, ["192.0.2.1", "192.0.2.2"])
+
+    def test_our_own_address_is_our_name(self) -> None:
+        for host, name in (("fe80::1%eth0", b"[IPv6:fe80::1]"), ("192.0.2.7", b"[192.0.2.7]")):
+            result = self.attempt()
+            self.connect()
+            self.patch(self.wire, "getHost", lambda host=host: address(host))
+            self.wire.receive(b"220 hello\r\n")
+            self.assertEqual(self.wire.sent, b"EHLO " + name + b"\r\n")
+            result.cancel()
+            self.assert_closed()
+            self.failureResultOf(result, CancelledError)
 
 
 class RecipientTests(SmtpCase):
