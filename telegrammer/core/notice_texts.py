@@ -14,8 +14,8 @@ from attrs import frozen
 from telegrammer.core.delivery import shortened
 from telegrammer.core.health import IngestionStatus, Reason
 
-MOST_LISTED = 100
-"""Subscriptions, or backups, that one notice names; the others are a number."""
+MOST_LISTED = 50
+"""Subscriptions, or backups, that one notice names; the others are a number.  This keeps it small."""
 MOST_REASONS = 5
 """Reasons that are named for one subscription."""
 

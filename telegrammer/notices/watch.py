@@ -21,7 +21,13 @@ from telegrammer.core.health import IngestionStatus
 from telegrammer.core.messages import Mark, Message
 from telegrammer.core.notice_texts import Deaths
 from telegrammer.core.notices import DeathsWanted, Notice, Observed, deaths_wanted, due
-from telegrammer.core.problems import CommitUncertain, OutboxError, QueueFull, StorageUnavailable
+from telegrammer.core.problems import (
+    CommitUncertain,
+    MessageRefused,
+    OutboxError,
+    QueueFull,
+    StorageUnavailable,
+)
 from telegrammer.logs import whence
 from telegrammer.notices.handle import Handle, pause_after
 from telegrammer.ports import Now
@@ -162,12 +168,15 @@ class Watch:
         matter = notice.mark.subject
         if notice.recovery and matter in self._unsaid:
             return self._keep(notice, marks)
-        message = Message(notice.subject, notice.body, tuple(self.recipients))
         try:
+            message = Message(notice.subject, notice.body, tuple(self.recipients))
             await self.handle.use(lambda outbox: outbox.send(message, marks=(notice.mark,)))
-        except QueueFull:
+        except (QueueFull, MessageRefused) as error:
             self.dropped += 1
-            log.warn("the outbox is full; dropped the notice: {subject}", subject=notice.subject)
+            if isinstance(error, QueueFull):
+                log.warn("the outbox is full; dropped the notice: {subject}", subject=notice.subject)
+            else:
+                log.error("dropped a notice: {why}", why=str(error))
             self._keep(notice, marks)
             if not notice.recovery:
                 self._unsaid.add(matter)

@@ -310,3 +310,18 @@ def test_a_dead_bot_api_and_a_mail_server_that_is_down_for_a_minute(
     assert mailbox.subjects == ["Ingestion keeps failing: network", RECOVERY, RECOVERY]
     assert mailbox.mails[1].message["Message-ID"] == mailbox.mails[2].message["Message-ID"]
     assert mailbox.mails[0].message["Message-ID"] != mailbox.mails[1].message["Message-ID"]
+
+
+@full_only
+def test_an_upstream_that_flaps_for_a_minute(gateway: Gateway) -> None:
+    """It fails and succeeds by turns, every five seconds: one notice of each, no more."""
+    subjects = by_file(gateway)
+    conflict = failure(409, "Conflict: terminated by other getUpdates request")
+    gateway.start()
+    for number in range(12):
+        gateway.api.wait_until(lambda: gateway.api.open_polls == 1)
+        gateway.api.script("getUpdates", conflict)
+        gateway.api.message(CHAT, f"{number} ends the held poll; the next one is refused")
+        eventually(lambda: gateway.daemon.health()["components"]["ingestion"]["state"] == "suspended")
+        watch_looks(gateway, number) if number else eventually(lambda: len(subjects()) == 1)
+    assert subjects() == ["Ingestion is suspended: conflict_poller", RECOVERY]

@@ -205,7 +205,7 @@ class DeathsTests(Case):
     def test_so_many_that_they_share_their_hour(self) -> None:
         self.see(deaths=[died(1)])
         self.see(700, deaths=[died(number) for number in range(2, 1002)])
-        self.assertIn("\n... and 900 more subscriptions\n", self.operator.told[-1].body)
+        self.assertIn("\n... and 950 more subscriptions\n", self.operator.told[-1].body)
         self.assertEqual(self.wanted(700 + 3599), None)
         # The first one's since its own notice: it was not asked for.
         self.assertEqual(self.wanted(700 + 3600), DeathsWanted(NOW - 1, NOW + 4300, {}))
@@ -232,6 +232,15 @@ class DeathsTests(Case):
         self.assertIn(", other reasons\n", body)
         self.assertLess(len(body), 1000)
 
+    def test_the_longest_there_can_be_is_within_the_limits(self) -> None:
+        """``see`` makes a message of it."""
+        found = [
+            died(2**63 - number, 10**9, f"{reason}" + "x" * 200)
+            for number in range(1, 60)
+            for reason in range(7)
+        ]
+        self.assertEqual(len(self.see(deaths=found)), 1)
+
 
 class PurgeTests(Case):
     def test_they_are_added_up(self) -> None:
@@ -252,7 +261,7 @@ class BackupTests(Case):
 
     def test_a_heap_of_them(self) -> None:
         self.see(backups=[f"x.db.backup-v0-{number:03}" for number in range(150)])
-        self.assertIn("\n... and 50 more\n", self.operator.told[0].body)
+        self.assertIn("\n... and 100 more\n", self.operator.told[0].body)
 
 
 class ClockTests(Case):

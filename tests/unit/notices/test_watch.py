@@ -128,6 +128,13 @@ class TellingTests(Case):
         self.round(600)
         self.assertEqual(self.file.subjects, ["3 dead deliveries purged", "9 dead deliveries purged"])
 
+    def test_one_that_breaks_a_limit_is_dropped(self) -> None:
+        self.watch.recipients = ()
+        self.status = DOWN
+        self.round()
+        self.round(2)
+        self.assertEqual((self.watch.dropped, self.file.rows, len(self.events)), (1, [], 1))
+
     def test_a_backup_is_told_of_once(self) -> None:
         self.found = ["x.db.backup-v0-20260101-000000"]
         self.round()
