@@ -141,9 +141,17 @@ class Mark:
     """
     What a producer remembers of having told something, stored with the message in one transaction: so it is
     told once, whatever crashes.
+
+    :raises MessageRefused: it cannot be stored; ``limit`` is ``"mark"``.
     """
 
     subject: str
     state: str
     at: int
     """Unix seconds."""
+
+    def __attrs_post_init__(self) -> None:
+        for text in (self.subject, self.state):
+            _encoded(text, "mark")
+        if type(self.at) is not int or not -(2**63) <= self.at < 2**63:
+            raise MessageRefused("mark", "the mark's time is no whole number of 64 bits")

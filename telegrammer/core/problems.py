@@ -174,7 +174,8 @@ class MessagingError(TelegrammerError):
 class MessageRefused(MessagingError):
     """
     A message breaks a limit; nothing was stored or sent.  Mend the message: ``limit`` names what it breaks,
-    ``"subject"``, ``"body"``, ``"recipients"``, ``"recipient"`` or ``"record"`` (all of it together).
+    ``"subject"``, ``"body"``, ``"recipients"``, ``"recipient"``, ``"record"`` (all of it together) or, of a
+    mark beside it, ``"mark"``.
     """
 
     def __init__(self, limit: str, why: str) -> None:

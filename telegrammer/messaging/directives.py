@@ -73,7 +73,7 @@ def checked(setting: str, parser: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _listed(directives: Iterable[str]) -> list[str]:
-    if isinstance(directives, (str, bytes)):
+    if isinstance(directives, (str, bytes)) or not isinstance(directives, Iterable):
         raise DirectiveRefused("", "directives are a list of texts, not one text")
     return list(directives)
 

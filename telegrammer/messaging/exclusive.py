@@ -19,7 +19,7 @@ from telegrammer.core.problems import CommitUncertain, MessagingError, OutboxClo
 from telegrammer.messaging import outbox_file
 from telegrammer.messaging.admission import Admission
 from telegrammer.messaging.local_disk import MOUNTS
-from telegrammer.messaging.outbox_file import check_place, create, failing, recognise
+from telegrammer.messaging.outbox_file import SQLITE_SAYS, check_place, create, failing, recognise
 from telegrammer.store.engine import ROUND_MS
 from telegrammer.store.files import KnownFile
 
@@ -50,7 +50,7 @@ class ExclusiveFile:
     _connection: sqlite3.Connection | None = field(default=None, init=False)
     _known: KnownFile | None = field(default=None, init=False)
     _settled: bool = field(default=False, init=False)
-    """The connection has its settings, and the file its journal mode."""
+    """The connection has its settings, and the file had its journal mode."""
 
     def open(self, admission: Admission) -> None:
         """
@@ -88,7 +88,7 @@ class ExclusiveFile:
             self._undo(
                 connection, keep=isinstance(error, MessagingError) and type(error) is not OutboxFailing
             )
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, SQLITE_SAYS):
                 raise failing(error) from None
             raise
         cursor.close()
@@ -113,7 +113,7 @@ class ExclusiveFile:
             recognise(self.path)
             self._known = KnownFile.of(self.path)
             self._connection = self.connect(self.path)
-        except sqlite3.Error as error:
+        except SQLITE_SAYS as error:
             raise failing(error) from None
         except OSError:
             raise OutboxFailing("the outbox's file cannot be opened") from None
@@ -128,7 +128,7 @@ class ExclusiveFile:
             connection = self._connection or self._open_connection()
             try:
                 locked = self._lock(connection)
-            except sqlite3.Error as error:
+            except SQLITE_SAYS as error:
                 self._disconnect()
                 raise failing(error) from None
             if not locked:
@@ -146,20 +146,23 @@ class ExclusiveFile:
             if not self._settled:
                 for setting in outbox_file.SETTINGS:
                     connection.execute(setting)
-                # Where somebody has set another one in the file, readers would not be waited for.
-                if self._set_journal_mode(connection) != "delete":
+                if self._journal_mode(connection, "=DELETE") != "delete":
                     return False
                 self._settled = True
             connection.execute("BEGIN EXCLUSIVE")
-            return True
+            if self._journal_mode(connection) != "delete":
+                # Somebody has set another one in the file, in which readers are not waited for.
+                connection.execute("ROLLBACK")
+                self._settled = False
+            return self._settled
         except sqlite3.OperationalError as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 return False
             raise
 
     @staticmethod
-    def _set_journal_mode(connection: sqlite3.Connection) -> str:
-        (mode,) = connection.execute("PRAGMA journal_mode=DELETE").fetchone()
+    def _journal_mode(connection: sqlite3.Connection, change: str = "") -> str:
+        (mode,) = connection.execute(f"PRAGMA journal_mode{change}").fetchone()
         return str(mode)
 
     def _undo(self, connection: sqlite3.Connection, *, keep: bool) -> None:

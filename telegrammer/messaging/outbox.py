@@ -130,13 +130,16 @@ class Outbox:
         :param credentials: must be None: the outbox stores none.
         :raises QueueFull: the file holds as many messages as it may, over all its queues; no mark was stored.
         :raises CredentialsRefused: there are some; nothing was stored.
-        :raises MessageRefused: it is no ``Message``.
+        :raises MessageRefused: it is no ``Message``, or one of the marks no ``Mark``.
         """
         if credentials is not None:
             return fail(CredentialsRefused("an outbox takes no credentials, and stores none"))
         if not isinstance(message, Message):
             return fail(MessageRefused("record", "only a Message can be sent"))
-        record, told = encode(message), tuple(marks)
+        told = tuple(marks)
+        if not all(isinstance(mark, Mark) for mark in told):
+            return fail(MessageRefused("mark", "only Marks can be stored with a message"))
+        record = encode(message)
         return self._operate(
             lambda cursor: rows.send(cursor, self.name, self._random(), record, told, self._now())
         )

@@ -23,6 +23,8 @@ from telegrammer.store.files import sync_directory
 APPLICATION_ID = 0x54474F42
 """``TGOB``, in the file's head, as is the version (sqlite.org/fileformat2.html#application_id)."""
 VERSION = 1
+SQLITE_SAYS = (sqlite3.Error, UnicodeDecodeError)
+"""What ``sqlite3`` raises for what SQLite reports, whose words about a damaged schema quote the damage."""
 _SMALLEST = 512
 """Bytes of the smallest page."""
 
@@ -127,7 +129,7 @@ def recognise(path: Path) -> None:
             connection.execute("PRAGMA writable_schema=ON")
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             (version,) = connection.execute("PRAGMA user_version").fetchone()
-    except sqlite3.Error as error:
+    except SQLITE_SAYS as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
             raise NotAnOutbox(f"{path} is no SQLite database, or damaged") from None
         raise failing(error) from None

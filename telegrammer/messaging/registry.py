@@ -53,7 +53,7 @@ class Kind:
 
 
 def _directives(given: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(given, (str, bytes)):
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise DirectiveRefused("", "directives are a list of texts, not one text")
     return tuple(given)
 
@@ -67,7 +67,10 @@ class Declaration:
 
 
 def _declarations(given: Iterable[Declaration]) -> tuple[Declaration, ...]:
-    return tuple(given)
+    declarations = tuple(given)
+    if not all(isinstance(each, Declaration) for each in declarations):
+        raise RegistryRefused("only a Declaration declares something")
+    return declarations
 
 
 def _natives(given: Iterable[Native]) -> tuple[Native, ...]:
@@ -220,7 +223,7 @@ class Registry:
     def _parsed(self, number: int, declaration: Declaration) -> Native:
         if declaration.kind == "sqlite":
             raise RegistryRefused(f"declaration {number}: an outbox is opened, and bound", ["sqlite"])
-        kind = self._kinds.get(declaration.kind)
+        kind = self._kinds.get(declaration.kind) if isinstance(declaration.kind, str) else None
         if kind is None:
             raise RegistryRefused(f"declaration {number}: no such kind", [])
         try:

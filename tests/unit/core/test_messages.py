@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from email.utils import parseaddr
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from telegrammer.core.messages import (
     RECORD_LIMIT,
     SUBJECT_LIMIT,
     Credentials,
+    Mark,
     Message,
     check_address,
     decode,
@@ -136,3 +138,24 @@ class DecodeTests(SynchronousTestCase):
         ):
             error = self.assertRaises(MessageRefused, decode, record)
             self.assertEqual(error.limit, "record", record[:80])
+
+
+class MarkTests(SynchronousTestCase):
+    def test_kept(self) -> None:
+        for at in (-(2**63), 0, 2**63 - 1):
+            self.assertEqual(Mark("ingestion", "", at).at, at)
+
+    def test_what_cannot_be_stored(self) -> None:
+        bad: list[tuple[Any, Any, Any]] = [
+            ("\ud800", "down", 0),
+            ("ingestion", "\udfff", 0),
+            (None, "down", 0),
+            ("ingestion", b"down", 0),
+            ("ingestion", "down", 1.5),
+            ("ingestion", "down", True),
+            ("ingestion", "down", 2**63),
+            ("ingestion", "down", -(2**63) - 1),
+        ]
+        for arguments in bad:
+            refused = self.assertRaises(MessageRefused, Mark, *arguments)
+            self.assertEqual(refused.limit, "mark")

@@ -162,7 +162,8 @@ class FaultTests(SynchronousTestCase):
         self.assertEqual(self.outstanding(), 0)
 
     def test_a_fault_of_the_program_is_rolled_back_and_shown(self) -> None:
-        self.failureResultOf(self.outbox.send(HELLO, marks=[Mark("\ud800", "x", 1)]), UnicodeEncodeError)
+        self.raising("INSERT INTO messages", ZeroDivisionError())
+        self.failureResultOf(self.outbox.send(HELLO), ZeroDivisionError)
         self.assertEqual(self.outstanding(), 0)
 
     def test_busy_is_waited_for(self) -> None:
@@ -237,3 +238,20 @@ class FaultTests(SynchronousTestCase):
         other = self.desk.open()
         self.successResultOf(other.send(HELLO))
         self.assertEqual(self.desk.rows("PRAGMA journal_mode"), [("delete",)])
+
+    def test_a_file_set_to_write_ahead_under_a_handle(self) -> None:
+        self.successResultOf(self.outbox.send(HELLO))
+        self.desk.rows("PRAGMA journal_mode=WAL")
+        self.successResultOf(self.outbox.send(HELLO))
+        self.assertEqual(self.desk.rows("PRAGMA journal_mode"), [("delete",)])
+
+    def test_a_damaged_schema(self) -> None:
+        """SQLite's words about it quote the damage, and need not be UTF-8."""
+        self.successResultOf(self.outbox.close())
+        whole = self.desk.path.read_bytes()
+        self.desk.path.write_bytes(whole.replace(b"CREATE TABLE marks", b"CREATE \xffABLE marks"))
+        damaged = self.desk.open()
+        self.failureResultOf(damaged.send(HELLO), OutboxFailing)
+        self.failureResultOf(damaged.claim(), OutboxFailing)
+        self.desk.path.write_bytes(whole)
+        self.successResultOf(damaged.send(HELLO))

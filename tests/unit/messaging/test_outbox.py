@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from typing import Any
 from unittest import mock
 
 from twisted.internet.defer import CancelledError, Deferred, succeed
@@ -198,6 +199,11 @@ class OutboxTests(SynchronousTestCase):
             repr(self.outbox),
             f"Outbox(config=SQLiteMessagingConfig(name='alerts', path={self.desk.path!r}, timeout=1.0))",
         )
+
+    def test_what_is_no_mark(self) -> None:
+        marks: Any = "up"
+        found = self.failureResultOf(self.outbox.send(HELLO, marks=marks), MessageRefused)
+        self.assertEqual(found.value.limit, "mark")
 
 
 class CloseTests(SynchronousTestCase):

@@ -237,3 +237,14 @@ class SerialisationTests(SynchronousTestCase):
             kinds=KINDS,
         )
         self.assertEqual(Registry.from_dict({}, kinds=KINDS).as_dict()["bound"], [])
+
+    def test_what_declares_nothing(self) -> None:
+        bad: list[Any] = ["email", {"kind": "email"}]
+        for each in bad:
+            self.assertRaises(RegistryRefused, Registry, [each])
+        kinds: list[Any] = [[], None, 5]
+        for kind in kinds:
+            self.assertRaises(RegistryRefused, Registry([Declaration(kind, [])], kinds=KINDS).validate)
+        nothing: Any = None
+        self.assertRaises(DirectiveRefused, Declaration, "email", nothing)
+        self.assertRaises(DirectiveRefused, Config.from_directives, nothing)
