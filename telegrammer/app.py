@@ -30,7 +30,6 @@ from telegrammer.delivery.housekeeping import Housekeeping, interval
 from telegrammer.ingest.bot_api import BotApi
 from telegrammer.ingest.ingestor import Ingestor
 from telegrammer.ingest.poller import Poller, PollerService
-from telegrammer.notice_road import road
 from telegrammer.notices.carrier import Carrier
 from telegrammer.notices.handle import Handle
 from telegrammer.notices.service import Notices
@@ -200,6 +199,9 @@ def _notices(
     deliveries: SqlDeliveries,
     state: _State,
 ) -> Notices:
+    # Late: what mails is a fifth of all there is to import, and most daemons start without it.
+    from telegrammer.notice_road import road
+
     way = road(told, settings.db, settings.ca_file, reactor, names, now)
     handle, wakeup = Handle(way.open), Wakeup(reactor)
     watch = Watch(

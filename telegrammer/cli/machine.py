@@ -12,9 +12,6 @@ from telegrammer.cli.findings import Finding
 from telegrammer.config import NoticeSettings, Settings
 from telegrammer.core.problems import OutboxError, StartRefused
 from telegrammer.daemon import refusal
-from telegrammer.messaging.outbox_file import check_place
-from telegrammer.messaging.outbox_file import recognise as recognise_outbox
-from telegrammer.notice_road import carried_by
 from telegrammer.store.engine import snapshot, translate
 from telegrammer.store.layout import Absent, Layout, Legacy, Ours, look, recognise
 from telegrammer.store.lock import held_by_another
@@ -124,6 +121,10 @@ def _answers_as_ours(family: int, address: Any) -> bool:
 
 def notices_finding(notices: NoticeSettings, db: Path) -> Finding:
     """Can the operator's notices be kept, and has their transport all it needs?  Nothing is made or sent."""
+    from telegrammer.messaging.outbox_file import check_place
+    from telegrammer.messaging.outbox_file import recognise as recognise_outbox
+    from telegrammer.notice_road import carried_by
+
     outbox, spool = notices.outbox_beside(db), notices.spool
     there = False
     if outbox.parent.exists() or notices.outbox is not None:
