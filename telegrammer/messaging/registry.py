@@ -9,12 +9,12 @@ restores it binds it again.  Nothing of this opens a file or a connection.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 import attrs
-from attrs import define, field, frozen
+from attrs import field, frozen
 from twisted.internet.defer import Deferred
 
 from telegrammer.core.messages import Credentials, Message
@@ -73,26 +73,38 @@ def _declarations(given: Iterable[Declaration]) -> tuple[Declaration, ...]:
     return declarations
 
 
-def _natives(given: Iterable[Native]) -> tuple[Native, ...]:
-    return tuple(given)
-
-
-@define(eq=False)
 class Registry:
     """
     Publishes providers, all or none.
 
-    ``declarations`` and ``providers`` may be changed at any time; ``validate`` makes it count.
+    No copy or serialisation of it has what is bound; none has credentials.
 
     :param declarations: of native providers.  Where there are any they are the authority.
     :param providers: native providers made by their typed constructors; they count where nothing is declared.
     """
 
-    declarations: tuple[Declaration, ...] = field(default=(), converter=_declarations)
-    providers: tuple[Native, ...] = field(default=(), converter=_natives, repr=False)
-    _kinds: Mapping[str, Kind] = field(factory=lambda: native_kinds(), kw_only=True, repr=False)
-    _bound: dict[str, Provider] = field(factory=dict, init=False, repr=False)
-    _published: dict[str, Provider] = field(factory=dict, init=False, repr=False)
+    declarations: Sequence[Declaration]
+    """May be changed at any time, as may ``providers``; ``validate`` makes it count."""
+    providers: Sequence[Native]
+
+    def __init__(
+        self,
+        declarations: Iterable[Declaration] = (),
+        providers: Iterable[Native] = (),
+        *,
+        kinds: Mapping[str, Kind] | None = None,
+    ) -> None:
+        self.declarations = _declarations(declarations)
+        self.providers = tuple(providers)
+        self._kinds = native_kinds() if kinds is None else kinds
+        self._bound: dict[str, Provider] = {}
+        self._published: dict[str, Provider] = {}
+
+    def __repr__(self) -> str:
+        return f"Registry({', '.join(self._published)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).from_dict, (self.as_dict(),)
 
     def add_provider(self, name: str, provider: Provider) -> None:
         """
@@ -128,7 +140,7 @@ class Registry:
         What was published before stays when it raises.
         """
         if self.declarations:
-            natives = [self._parsed(*each) for each in enumerate(self.declarations, 1)]
+            natives = [self._parsed(*each) for each in enumerate(_declarations(self.declarations), 1)]
         else:
             natives = [self._checked(provider) for provider in self.providers]
         published: dict[str, Provider] = {}

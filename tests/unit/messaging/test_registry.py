@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
@@ -195,6 +197,18 @@ class SerialisationTests(SynchronousTestCase):
         again.add_provider("alerts", outbox)
         again.validate()
         self.assertEqual(again.to_json(), text)
+
+    def test_copies(self) -> None:
+        outbox = Desk(self).open()
+        given = Registry([Declaration("file", ["name spool", "path /spool", "from a@example.org"])])
+        given.add_provider("alerts", outbox)
+        given.validate()
+        self.assertEqual(repr(given), "Registry(spool, alerts)")
+        for again in (pickle.loads(pickle.dumps(given)), copy.copy(given), copy.deepcopy(given)):
+            self.assertEqual(again.as_dict()["bound"], [])
+            self.assertEqual(again.as_dict()["declarations"], given.as_dict()["declarations"])
+            again.validate()
+            self.assertEqual(again.names, ("spool",))
 
     def test_typed_providers(self) -> None:
         given = registry(providers=[native("a"), native("b", "file")])
