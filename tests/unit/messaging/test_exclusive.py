@@ -9,6 +9,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
@@ -16,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from telegrammer.core.messages import Mark, Message
 from telegrammer.core.problems import AdmissionTimeout, CommitUncertain, OutboxClosed, OutboxFailing
 from telegrammer.messaging import outbox_file
+from telegrammer.messaging.exclusive import ExclusiveFile
 from telegrammer.messaging.outbox import Outbox
 from tests.support.outbox import Desk, SteppedLane
 
@@ -213,6 +215,46 @@ class FaultTests(SynchronousTestCase):
         self.lane.stepped = False
         self.assertEqual(self.outstanding(), 0)
         self.assertEqual(self.connect.opened, 1, "the handle goes on with its connection")
+
+    def test_another_journal_mode_is_waited_for(self) -> None:
+        other = self.desk.open()
+        with mock.patch.object(ExclusiveFile, "_set_journal_mode", side_effect=["wal", "delete"]) as setting:
+            self.successResultOf(other.send(HELLO))
+        self.assertEqual(setting.call_count, 2)
+
+    def test_an_opening_that_fails(self) -> None:
+        for problem in (error(sqlite3.SQLITE_CANTOPEN), OSError(24, "Too many open files")):
+            lane = SteppedLane()
+
+            def connect(path: Path, problem: Exception = problem) -> sqlite3.Connection:
+                raise problem
+
+            opening = Outbox.open(
+                self.desk.config(),
+                reactor=self.desk.clock,
+                mounts=self.desk.mounts,
+                connect=connect,
+                lane=lane,
+            )
+            self.failureResultOf(opening, OutboxFailing)
+            self.assertEqual(lane.stopped, 1)
+
+    def test_an_opening_that_is_cancelled_at_its_end(self) -> None:
+        lane = SteppedLane(stepped=True)
+        made: list[sqlite3.Connection] = []
+
+        def connect(path: Path) -> sqlite3.Connection:
+            opening.cancel()
+            made.append(outbox_file.connect(path))
+            return made[0]
+
+        opening = Outbox.open(
+            self.desk.config(), reactor=self.desk.clock, mounts=self.desk.mounts, connect=connect, lane=lane
+        )
+        lane.step()
+        self.failureResultOf(opening, CancelledError)
+        self.assertRaises(sqlite3.ProgrammingError, made[0].execute, "SELECT 1")
+        self.assertEqual(lane.stopped, 1)
 
     def test_a_file_that_is_gone(self) -> None:
         """Nothing is promised that nobody would find; put back, all goes on."""

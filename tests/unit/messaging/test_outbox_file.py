@@ -85,6 +85,23 @@ class PlaceTests(SynchronousTestCase):
         with mock.patch("os.geteuid", return_value=os.geteuid() + 1):
             self.refused("belongs to another user")
 
+    def test_a_directory_of_another_user(self) -> None:
+        found = list(self.path.parent.stat())
+        found[4] = os.geteuid() + 1
+        with mock.patch.object(Path, "lstat", return_value=os.stat_result(found)):
+            self.refused("belongs to another user")
+
+    def test_what_cannot_be_looked_at(self) -> None:
+        lstat = Path.lstat
+
+        def look(path: Path) -> os.stat_result:
+            if path == self.path:
+                raise PermissionError(13, "Permission denied")
+            return lstat(path)
+
+        with mock.patch.object(Path, "lstat", look):
+            self.refused("Permission denied", kind=OutboxFailing)
+
     def test_a_network_file_system(self) -> None:
         self.desk.mounts.write_bytes(LOCAL + f"40 22 0:9 / {self.path.parent} rw - nfs4 a:/b rw\n".encode())
         self.refused("is on a file system of type nfs4")
@@ -143,6 +160,13 @@ class RecogniseTests(SynchronousTestCase):
         self.execute("CREATE TABLE t(x)")
         self.path.with_name("outbox.db-journal").write_bytes(b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + b"x" * 600)
         self.refused("another program")
+
+    def test_what_cannot_be_read(self) -> None:
+        create(self.path)
+        problem = sqlite3.OperationalError("unable to open database file")
+        problem.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+        with mock.patch("sqlite3.connect", side_effect=problem):
+            self.assertRaises(OutboxFailing, recognise, self.path)
 
     def test_while_it_grows(self) -> None:
         """A commit writes the first page, which tells the new size, before those at the end."""
