@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from telegrammer.core.messages import BODY_LIMIT, RECIPIENT_LIMIT, RECIPIENTS_LIMIT, SUBJECT_LIMIT
+from tests.support.directories import quick_directory
 from tests.support.outbox_peer import OutboxPeer
 
 TO = ["operator@example.org"]
@@ -38,11 +38,11 @@ RECIPIENTS = st.lists(
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OutboxPeer, OutboxPeer]]:
-    directory: Path = tmp_path_factory.mktemp("outbox")
-    directory.chmod(0o700)
-    with OutboxPeer(directory / "outbox.db") as producer, OutboxPeer(directory / "outbox.db") as worker:
-        yield producer, worker
+def peers() -> Iterator[tuple[OutboxPeer, OutboxPeer]]:
+    with quick_directory() as directory:
+        path = directory / "outbox.db"
+        with OutboxPeer(path) as producer, OutboxPeer(path) as worker:
+            yield producer, worker
 
 
 def broken_limit(subject: str, body: str, recipients: list[str]) -> set[str]:

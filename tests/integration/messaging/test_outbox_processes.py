@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from telegrammer.core.leases import CAPACITY, LEASE_SECONDS
+from tests.support.directories import quick_directory
 from tests.support.gateway import eventually
 from tests.support.outbox_peer import OutboxPeer
 
@@ -17,9 +19,9 @@ HELLO = ["subject", "body", ["operator@example.org"]]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    tmp_path.chmod(0o700)
-    return tmp_path / "outbox.db"
+def path() -> Iterator[Path]:
+    with quick_directory() as directory:
+        yield directory / "outbox.db"
 
 
 def check_sound(path: Path) -> None:

@@ -26,6 +26,7 @@ from telegrammer.messaging import (
     SQLiteMessagingConfig,
 )
 from tests.integration.conftest import bounded
+from tests.support.directories import quick_directory
 
 HELLO = Message("subject", "body", ["operator@example.org"])
 
@@ -64,14 +65,14 @@ def held(path: Path, begin: str) -> Iterator[None]:
 READER, WRITER, EXCLUSIVE = "BEGIN", "BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"
 
 
-def config(path: Path, timeout: float = 0.25) -> SQLiteMessagingConfig:
+def config(path: Path, timeout: float = 0.2) -> SQLiteMessagingConfig:
     return SQLiteMessagingConfig("alerts", path, timeout)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    tmp_path.chmod(0o700)
-    return tmp_path / "outbox.db"
+def path() -> Iterator[Path]:
+    with quick_directory() as directory:
+        yield directory / "outbox.db"
 
 
 @pytest.mark.parametrize("holder", [READER, WRITER])
@@ -89,13 +90,13 @@ async def test_a_held_file(path: Path, reactor: Any, holder: str, name: str) -> 
         began = time.monotonic()
         with pytest.raises(AdmissionTimeout):
             await OPERATIONS[name](outbox, leased.id, leased.lease)
-        assert time.monotonic() - began < 0.45, "in its time, though not its lock"
+        assert time.monotonic() - began < 0.4, "in its time, though not its lock"
         waiting = OPERATIONS[name](outbox, leased.id, leased.lease)
         began = time.monotonic()
-        reactor.callLater(0.1, waiting.cancel)
+        reactor.callLater(0.05, waiting.cancel)
         with pytest.raises(CancelledError):
             await waiting
-        assert time.monotonic() - began < 0.24
+        assert time.monotonic() - began < 0.19
         with closing(sqlite3.connect(path, timeout=1)) as another:
             assert another.execute("SELECT COUNT(*) FROM messages").fetchone() == (2,), "readers get in"
     # Not before: to close a descriptor is to give up this process's locks on the file.
