@@ -218,9 +218,11 @@ class FaultTests(SynchronousTestCase):
 
     def test_another_journal_mode_is_waited_for(self) -> None:
         other = self.desk.open()
-        with mock.patch.object(ExclusiveFile, "_set_journal_mode", side_effect=["wal", "delete"]) as setting:
+        with mock.patch.object(
+            ExclusiveFile, "_journal_mode", side_effect=["wal", "delete", "delete"]
+        ) as setting:
             self.successResultOf(other.send(HELLO))
-        self.assertEqual(setting.call_count, 2)
+        self.assertEqual(setting.call_count, 3)
 
     def test_an_opening_that_fails(self) -> None:
         for problem in (error(sqlite3.SQLITE_CANTOPEN), OSError(24, "Too many open files")):
