@@ -45,7 +45,8 @@ from telegrammer.messaging.settings import (
 )
 from telegrammer.outbound.callbacks import Resolver
 from telegrammer.outbound.resolver import ThreadedResolver
-from telegrammer.outbound.smtp import Envelope, Relay, SmtpClient
+from telegrammer.outbound.smtp import SmtpClient
+from telegrammer.outbound.smtp_conversation import Envelope, Relay
 from telegrammer.outbound.tls import policy_for_https
 from telegrammer.ports import Now
 

@@ -19,8 +19,9 @@ from telegrammer.core.messages import Credentials
 from telegrammer.core.problems import CredentialsRefused, DeliveryFailed, MaybeDelivered
 from telegrammer.core.smtp import TALK_LIMIT, Transport
 from telegrammer.outbound.resolver import LookupFailed
-from telegrammer.outbound.smtp import GOODBYE_SECONDS, Envelope, Relay, SmtpClient
+from telegrammer.outbound.smtp import GOODBYE_SECONDS, SmtpClient
 from telegrammer.outbound.smtp_channel import Interrupted, SmtpChannel
+from telegrammer.outbound.smtp_conversation import Envelope, Relay
 from telegrammer.outbound.tls import CertificateRefused
 from tests.support.network import Names, Network, Wire, address
 
