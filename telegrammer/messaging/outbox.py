@@ -192,7 +192,11 @@ class Outbox:
         """
         if self._closing is None:
             self._closing = Deferred()
-            self._lane.put(self._file.close, self._stopped)
+            try:
+                self._lane.put(self._file.close, self._stopped)
+            except RuntimeError:  # There is no thread, so nothing runs in one.
+                self._file.close()
+                self._stopped(None)
         admission = Admission()
         admission.admit()
         answer: Answer[None] = Answer(admission)

@@ -228,6 +228,11 @@ class CloseTests(SynchronousTestCase):
         self.assertTrue(self.outbox.is_closed)
         self.assertEqual(self.desk.clock.getDelayedCalls(), [])
 
+    def test_without_a_thread(self) -> None:
+        self.lane.trouble = RuntimeError("can't start new thread")
+        self.successResultOf(self.outbox.close())
+        self.assertEqual(self.lane.stopped, 1)
+
 
 class AdmissionTests(SynchronousTestCase):
     """An operation ends before the lock, without a trace, or is finished."""
@@ -323,4 +328,8 @@ class AdmissionTests(SynchronousTestCase):
     def test_no_thread(self) -> None:
         self.lane.trouble = RuntimeError("can't start new thread")
         self.failureResultOf(self.outbox.send(HELLO), OutboxFailing)
+        opening = Outbox.open(
+            self.desk.config(), reactor=self.desk.clock, mounts=self.desk.mounts, lane=self.lane
+        )
+        self.failureResultOf(opening, OutboxFailing)
         self.assertEqual(self.desk.clock.getDelayedCalls(), [])
