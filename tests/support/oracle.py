@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Self
 
@@ -154,7 +155,10 @@ class Oracle:
 
     def settle(self, seconds: float = PATIENCE) -> list[str]:
         """Wait until everything owed is received or dead and the queue is at rest, then ``check()``."""
-        self.gateway.receiver.wait_until(self._settled, seconds)
+        try:
+            self.gateway.receiver.wait_until(self._settled, seconds)
+        except AssertionError:
+            raise AssertionError(f"not settled: {self._unsettled()}") from None
         return self.check()
 
     def dead(self) -> list[tuple[int, int]]:
@@ -227,20 +231,32 @@ class Oracle:
         assert order == sorted(order), f"{subscription.path}: first receptions out of order: {list(first)}"
         return list(first), repeats
 
-    def _settled(self) -> bool:
+    def _unsettled(self) -> str:
+        """What is still owed, and what the queue holds, for a message."""
+        states = self._stored().states
+        held = Counter((lane, state) for (lane, _), state in states.items())
+        missing = Counter(lane for lane, update_id in self._owed_in_all() - self._received())
+        return f"missing by subscription {dict(missing)}; in the queue {dict(held)}"
+
+    def _received(self) -> set[tuple[int, int]]:
         received: set[tuple[int, int]] = set()
         for callback in self.gateway.receiver.on(None):
             _, lane, _, number = callback.delivery_id.split("-")
             received.add((int(lane), int(number)))
-        owed = {
+        return received
+
+    def _owed_in_all(self) -> set[tuple[int, int]]:
+        return {
             (subscription.id, sent.update_id)
             for subscription in self.subscribed
             for sent in self.owed(subscription)
         }
-        missing = owed - received
-        now = time.monotonic()
-        if len(missing) > len(owed) // 2 and now < self._next_look:
-            return False  # Far from it, or much is dead: no need to ask the database at each reception.
-        self._next_look = now + 0.25
+
+    def _settled(self) -> bool:
+        # Now and then, and not at each reception: the receiver waits meanwhile.
+        if time.monotonic() < self._next_look:
+            return False
+        missing = self._owed_in_all() - self._received()
         states = self._stored().states
+        self._next_look = time.monotonic() + 0.2
         return all(state == "DEAD" for state in states.values()) and missing <= states.keys()
