@@ -104,7 +104,8 @@ class Registry:
         return f"Registry({', '.join(self._published)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self).from_dict, (self.as_dict(),)
+        # No class method: Twisted has its own way with pickled ones (twisted.persisted.styles).
+        return _restored, (self.as_dict(),)
 
     def add_provider(self, name: str, provider: Provider) -> None:
         """
@@ -251,6 +252,10 @@ class Registry:
             raise RegistryRefused("only native providers are given; others are bound")
         _check_name(provider.name)
         return provider
+
+
+def _restored(members: Mapping[str, Any]) -> Registry:
+    return Registry.from_dict(members)
 
 
 def native_kinds() -> dict[str, Kind]:
