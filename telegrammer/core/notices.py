@@ -213,9 +213,11 @@ def _purges(count: int, mark: Mark | None, now: float) -> Notice | None:
 
 
 def _backups(names: Sequence[str], mark: Mark | None, now: float) -> Notice | None:
+    # A mark is a list of lines, so none of them may have what ends one, or what is no text.
+    present = {"".join(char if " " <= char <= "~" else "?" for char in name) for name in names}
     known = set() if mark is None else set(mark.state.split("\n"))
-    new = sorted(set(names) - known)
+    new = sorted(present - known)
     if not new:
         return None
     # Those that were deleted meanwhile are forgotten: a name has its second in it and does not come again.
-    return _notice(texts.backed_up(new, now), "backup", "\n".join(sorted(set(names))), now)
+    return _notice(texts.backed_up(new, now), "backup", "\n".join(sorted(present)), now)

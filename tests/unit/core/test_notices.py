@@ -259,6 +259,11 @@ class BackupTests(Case):
         self.assertEqual(self.see(3, backups=[second]), [])
         self.assertEqual(self.see(4, backups=[]), [])
 
+    def test_odd_names(self) -> None:
+        names = ["a\nb.db.backup-v0-1", "\udcff.db.backup-v0-2", "\u2028.db.backup-v0-3"]
+        self.assertEqual(self.see(backups=names), ["A migration made 3 backups of the database"])
+        self.assertEqual(self.see(1, backups=names), [])
+
     def test_a_heap_of_them(self) -> None:
         self.see(backups=[f"x.db.backup-v0-{number:03}" for number in range(150)])
         self.assertIn("\n... and 100 more\n", self.operator.told[0].body)
