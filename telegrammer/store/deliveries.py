@@ -248,7 +248,7 @@ class SqlDeliveries:
 
     def deaths(self, wanted: DeathsWanted) -> Deferred[list[Deaths]]:
         """The dead jobs that are news to the operator."""
-        return self.database.read(deaths, wanted, pool="workers")
+        return self.database.read(deaths, wanted)
 
     async def purge_dead(self) -> int:
         """In portions, each a transaction of its own, so that no one waits long for the writer."""

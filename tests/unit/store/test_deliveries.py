@@ -16,6 +16,7 @@ from telegrammer.store.deliveries import SqlDeliveries
 from telegrammer.store.turns import QueueRules
 from tests.support.delivery_queue import DeliveryQueue
 from tests.support.inline_database import migrated_connection
+from tests.support.plans import plan_of
 
 OK = Done(slow=False)
 REFUSED = Dead("HTTP 404", spent=False)
@@ -411,7 +412,7 @@ class PortTests(SynchronousTestCase):
         self.assertEqual(sum(each.count for each in self.deaths(DeathsWanted(1, 5, {}))), 9)
         self.assertEqual(sum(each.count for each in self.deaths(DeathsWanted(-1, 6, {}))), 18)
         self.assertIn("", {each.reason for each in self.deaths(DeathsWanted(4, 6, {}))})
-        self.assertEqual(set(self.queue.database.pools), {"workers"})
+        self.assertEqual(set(self.queue.database.pools), {"requests"})
 
     def deaths(self, wanted: DeathsWanted) -> list[Deaths]:
         found: list[Deaths] = self.successResultOf(self.port.deaths(wanted))
@@ -471,6 +472,12 @@ class PlanTests(SynchronousTestCase):
     def plan(self, sql: str) -> list[str]:
         rows = self.connection.execute(f"EXPLAIN QUERY PLAN {sql}", [1] * sql.count("?"))
         return [row[3] for row in rows.fetchall()]
+
+    def test_deaths_are_searched_by_their_time(self) -> None:
+        steps = plan_of(self.connection, deliveries.DEATHS)
+        self.assertTrue(
+            any("deliveries_dead (died_at>? AND died_at<?)" in step for step in steps), "\n".join(steps)
+        )
 
     def test_hot_statements_search(self) -> None:
         by_id = "INTEGER PRIMARY KEY (rowid=?)"
