@@ -14,11 +14,10 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Protocol, Self
 
 from attrs import define, field, frozen
 from twisted.internet.defer import CancelledError, Deferred, fail
-from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 
 from telegrammer.core.messages import Credentials, Message
@@ -31,6 +30,7 @@ from telegrammer.core.problems import (
 )
 from telegrammer.messaging.directives import absolute_path, duration, parse_directives, provider_name, timeout
 from telegrammer.messaging.mime import BodyFormat, check_id, render
+from telegrammer.messaging.one_thread import Job, OneThread
 from telegrammer.messaging.settings import bare_address, body_format_name, setting
 from telegrammer.ports import Now
 from telegrammer.store.files import create_private, make_state_directory, sync_directory
@@ -78,6 +78,18 @@ class FileConfig:
         return cls(**values)
 
 
+class Writer(Protocol):
+    """Where files are written: not in the reactor's thread."""
+
+    def put(self, job: Job) -> None:
+        """
+        Run it in its turn.
+
+        :raises RuntimeError: it will not run.
+        """
+        ...
+
+
 @define(eq=False)
 class FileProvider:
     """
@@ -90,6 +102,7 @@ class FileProvider:
     reactor: Any = field(default=None, repr=False)
     now: Now = field(default=time.time, repr=False, kw_only=True)  # noqa: TID251
     new_id: Callable[[], str] = field(default=partial(secrets.token_hex, 16), repr=False, kw_only=True)
+    writer: Writer = field(factory=partial(OneThread, "spool"), repr=False, kw_only=True)
 
     kind: ClassVar[str] = "file"
 
@@ -108,9 +121,10 @@ class FileProvider:
         """
         Fires when the file is on the disk under its name.
 
-        It is written in a thread of the reactor's pool, which cannot be interrupted.  Cancelled before the
-        file is about to get its name, the message is certainly not there and never will be
-        (``CancelledError``); from there on it may be (``MaybeDelivered``).
+        It is written in the provider's thread, one after another, which cannot be interrupted: where a disk
+        hangs, what comes after fails in its own time.  Cancelled before the file is about to get its name,
+        the message is certainly not there and never will be (``CancelledError``); from there on it may be
+        (``MaybeDelivered``).
 
         :param message_id: names the file; made up when None.
         :param seconds: by default the configuration's ``timeout``.
@@ -138,7 +152,7 @@ class FileProvider:
         reactor = self.reactor
         if reactor is None:
             from twisted.internet import reactor
-        return _Writing(self.config.path / f"{name}.eml", data).start(reactor, seconds)
+        return _Writing(self.config.path / f"{name}.eml", data).start(reactor, self.writer, seconds)
 
 
 @define(eq=False)
@@ -152,7 +166,7 @@ class _Writing:
     _naming: bool = field(default=False, init=False)
     """The file is about to get its name, or has it."""
 
-    def start(self, reactor: Any, seconds: float) -> Deferred[None]:
+    def start(self, reactor: Any, writer: Writer, seconds: float) -> Deferred[None]:
         """What ``FileProvider.send`` returns."""
         done: Deferred[None] = Deferred(lambda it: self._give_up(it, CancelledError(), "cancelled"))
         timer = FairClock(reactor).callLater(
@@ -169,33 +183,47 @@ class _Writing:
             if not done.called:
                 done.callback(result) if result is None else done.errback(result)
 
+        def job() -> None:
+            result: None | Failure = None
+            try:
+                self._write()
+            except BaseException:
+                result = Failure()
+            reactor.callFromThread(written, result)
+
         done.addBoth(ended)
-        deferToThreadPool(reactor, reactor.getThreadPool(), self._write).addBoth(written)
+        try:
+            writer.put(job)
+        except RuntimeError:
+            written(Failure(DeliveryFailed("writing the file: no thread is to be had")))
         return done
 
     def _give_up(self, done: Deferred[None], certain: Exception, why: str) -> None:
         with self._lock:
             self._given_up = True
             naming = self._naming
+            # Where a disk hangs, those behind wait with nothing in their hands.
+            self.data = b""
         if not done.called:
             done.errback(MaybeDelivered(f"writing the file: {why}") if naming else certain)
 
     # -- in the thread ---------------------------------------------------------------------------------
 
     def _write(self) -> None:
+        data = self.data
         if self._given_up:
             return  # while it waited for the thread
         temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
         try:
             make_state_directory(self.path)
             descriptor = create_private(temporary)
-        except StartRefused as refused:
-            raise DeliveryFailed(f"the spool directory cannot be made ({type(refused).__name__})") from None
+        except StartRefused:
+            raise DeliveryFailed("the spool directory cannot be made") from None
         except OSError as error:
             raise DeliveryFailed(f"writing the file: {error.strerror}") from None
         try:
             with open(descriptor, "wb") as file:
-                file.write(self.data)
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             self._name(temporary)

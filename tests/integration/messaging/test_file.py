@@ -1,4 +1,4 @@
-"""A spool on a real disk, written by the reactor's threads."""
+"""A spool on a real disk, written by the provider's own thread."""
 
 from __future__ import annotations
 

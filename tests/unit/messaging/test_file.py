@@ -1,4 +1,4 @@
-"""Declarations of spools, and the provider with a pool whose threads the test runs."""
+"""Declarations of spools, and the provider with a thread that the test runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from unittest.mock import patch
 from attrs import define, field
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
-from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.messages import Credentials, Message
@@ -55,47 +54,36 @@ class ConfigTests(SynchronousTestCase):
 
 
 @define(eq=False)
-class Pool:
-    """A thread pool in which nothing runs before the test says so."""
+class Thread:
+    """A thread in which nothing runs before the test says so."""
 
-    waiting: list[Callable[[], None]] = field(factory=list)
+    waiting: list[Callable[[], object]] = field(factory=list)
+    trouble: Exception | None = None
 
-    def callInThreadWithCallback(self, done: Callable[..., None], work: Callable[..., Any]) -> None:
-        def run() -> None:
-            try:
-                result: object = work()
-            except Exception:
-                done(False, Failure())
-            else:
-                done(True, result)
-
-        self.waiting.append(run)
+    def put(self, job: Callable[[], object]) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+        self.waiting.append(job)
 
     def run(self) -> None:
         self.waiting.pop(0)()
 
 
 class Reactor(Clock):
-    def __init__(self) -> None:
-        super().__init__()
-        self.pool = Pool()
-
-    def getThreadPool(self) -> Pool:
-        return self.pool
-
     def callFromThread(self, work: Callable[..., object], *args: Any, **kwargs: Any) -> None:
         work(*args, **kwargs)
 
 
 class ProviderTests(SynchronousTestCase):
     def setUp(self) -> None:
-        self.reactor = Reactor()
+        self.reactor, self.thread = Reactor(), Thread()
         self.spool = temporary_directory(self) / "deep" / "spool"
         self.provider = FileProvider(
             FileConfig(name="spool", path=self.spool, sender="gw@example.org"),
             self.reactor,
             now=lambda: NOW,
             new_id=lambda: "made-up",
+            writer=self.thread,
         )
 
     def send(self, message: Message = MESSAGE, **options: Any) -> Deferred[None]:
@@ -111,7 +99,7 @@ class ProviderTests(SynchronousTestCase):
     def test_a_file(self) -> None:
         sent = self.send()
         self.assertNoResult(sent)
-        self.reactor.pool.run()
+        self.thread.run()
         self.successResultOf(sent)
         self.assertEqual(self.files(), ["0a1b.eml"])
         path = self.spool / "0a1b.eml"
@@ -124,13 +112,13 @@ class ProviderTests(SynchronousTestCase):
     def test_the_same_id_is_the_same_file(self) -> None:
         for message_id, files in (("0a1b", 1), ("0a1b", 1), ("0a1c", 2)):
             sent = self.send(message_id=message_id)
-            self.reactor.pool.run()
+            self.thread.run()
             self.successResultOf(sent)
             self.assertEqual(len(self.files()), files)
 
     def test_defaults(self) -> None:
         sent = self.provider.send(MESSAGE)
-        self.reactor.pool.run()
+        self.thread.run()
         self.successResultOf(sent)
         self.assertEqual(self.files(), ["made-up.eml"])
 
@@ -143,14 +131,14 @@ class ProviderTests(SynchronousTestCase):
             ({"message": Message("x", "ä", ["ops@example.org"])}, MessageRefused),
         ):
             self.failureResultOf(self.send(**options), kind)
-        self.assertEqual((self.reactor.pool.waiting, self.files()), ([], []))
+        self.assertEqual((self.thread.waiting, self.files()), ([], []))
         self.assert_idle()
 
     def test_cancelled_before_its_thread_begins(self) -> None:
         sent = self.send()
         sent.cancel()
         self.failureResultOf(sent, CancelledError)
-        self.reactor.pool.run()
+        self.thread.run()
         self.assertEqual(self.files(), [])
         self.assert_idle()
 
@@ -167,7 +155,7 @@ class ProviderTests(SynchronousTestCase):
     def test_cancelled_while_it_is_written(self) -> None:
         sent = self.send()
         with self.amid("fsync", sent.cancel):
-            self.reactor.pool.run()
+            self.thread.run()
         self.failureResultOf(sent, CancelledError)
         self.assertEqual(self.files(), [])
         self.assert_idle()
@@ -175,7 +163,7 @@ class ProviderTests(SynchronousTestCase):
     def test_cancelled_while_it_gets_its_name(self) -> None:
         sent = self.send()
         with self.amid("rename", sent.cancel):
-            self.reactor.pool.run()
+            self.thread.run()
         self.failureResultOf(sent, MaybeDelivered)
         self.assertEqual(self.files(), ["0a1b.eml"])
         self.assert_idle()
@@ -184,14 +172,14 @@ class ProviderTests(SynchronousTestCase):
         for name, kind in (("fsync", DeliveryFailed), ("rename", MaybeDelivered)):
             sent = self.send()
             with self.amid(name, lambda: self.reactor.advance(10.0)):
-                self.reactor.pool.run()
+                self.thread.run()
             self.failureResultOf(sent, kind)
             self.assert_idle()
 
     def test_a_caller_with_all_the_time_in_the_world(self) -> None:
         sent = self.send(seconds=float("inf"))
         self.assertEqual([call.getTime() for call in self.reactor.getDelayedCalls()], [86_400.0])
-        self.reactor.pool.run()
+        self.thread.run()
         self.successResultOf(sent)
 
     def test_a_disk_that_refuses(self) -> None:
@@ -201,7 +189,7 @@ class ProviderTests(SynchronousTestCase):
         for name in ("fsync", "rename"):
             sent = self.send()
             with self.amid(name, full):
-                self.reactor.pool.run()
+                self.thread.run()
             error = self.failureResultOf(sent, DeliveryFailed).value
             self.assertEqual(str(error), "writing the file: No space left on device")
             self.assertEqual(self.files(), [])
@@ -211,13 +199,29 @@ class ProviderTests(SynchronousTestCase):
         self.spool.parent.mkdir()
         self.spool.write_text("a file")
         sent = self.send()
-        self.reactor.pool.run()
+        self.thread.run()
         self.failureResultOf(sent, DeliveryFailed)
         self.assertEqual(self.spool.read_text(), "a file")
 
     def test_its_name_is_taken_by_a_directory(self) -> None:
         (self.spool / "0a1b.eml").mkdir(parents=True)
         sent = self.send()
-        self.reactor.pool.run()
+        self.thread.run()
         self.failureResultOf(sent, DeliveryFailed)
         self.assertEqual(self.files(), ["0a1b.eml"])
+
+    def test_no_thread(self) -> None:
+        self.thread.trouble = RuntimeError("can't start new thread")
+        self.failureResultOf(self.send(), DeliveryFailed)
+        self.assert_idle()
+
+    def test_behind_a_disk_that_hangs(self) -> None:
+        """Each fails in its own time, and holds nothing until the disk is back; then none is written late."""
+        sent = [self.send(message_id=f"id{number}") for number in range(3)]
+        self.reactor.advance(10.0)
+        for each in sent:
+            self.failureResultOf(each, DeliveryFailed)
+        for _ in sent:
+            self.thread.run()
+        self.assertEqual(self.files(), [])
+        self.assert_idle()
