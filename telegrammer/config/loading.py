@@ -127,6 +127,10 @@ class _Reader:
                 return None
         return tuple(values) if setting.kind == "list" else values[0]
 
+    def check_outbox(self, database: Path | None) -> None:
+        if database and self.notices and self.notices.outbox_is_of(database):
+            self.refuse("notices.outbox: is a file of the database (db); name another")
+
     def database(self) -> Path | None:
         if "db" in self.given:
             return cast("Path | None", self.value("db"))
@@ -235,6 +239,7 @@ def load(
     reader.take_file()
     reader.check_listening()
     database, token = reader.database(), reader.token()
+    reader.check_outbox(database)
     values: dict[str, object] = {}
     for setting in SETTINGS:
         if setting.name not in ("config", "db", "token-file"):
@@ -289,6 +294,7 @@ def notices_for_command(
     reader.take_environment()
     reader.take_file()
     database, certificates = reader.database(), cast("Path | None", reader.value("ca-file"))
+    reader.check_outbox(database)
     if reader.problems or database is None:
         raise reader.refusal()
     return database, reader.notices, certificates

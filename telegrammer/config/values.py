@@ -49,6 +49,11 @@ class NoticeSettings:
         # The directory by its real name: an outbox is reached by no symbolic link.
         return self.outbox or Path(os.path.realpath(db.parent)) / "outbox.db"
 
+    def outbox_is_of(self, db: Path) -> bool:
+        """Whether the outbox would be a file of the database: the first made would have the other refused."""
+        outbox, database = map(os.path.realpath, (self.outbox_beside(db), db))
+        return outbox in {database + suffix for suffix in ("", "-wal", "-shm", "-journal", ".lock")}
+
 
 @frozen
 class Settings:

@@ -90,6 +90,22 @@ class ValueTests(Case):
         real = Path(self.directory).resolve()
         self.assertEqual(settings.outbox_beside(self.directory / "link" / "x.db"), real / "outbox.db")
 
+    def test_the_outbox_is_no_file_of_the_database(self) -> None:
+        refusal = "notices.outbox: is a file of the database (db); name another"
+        table = '[notices]\ntransport="file"\nspool="/s"\n'
+        for db, more in (
+            ("/x/outbox.db", ""),
+            ("/x/y.db", 'outbox="/x/y.db"'),
+            ("/x/y.db", 'outbox="/x/z/../y.db-wal"'),
+            ("/x/y.db", 'outbox="/x/y.db.lock"'),
+        ):
+            file = self.directory / "x.toml"
+            file.write_text(f'db="{db}"\n{table}{more}\n')
+            for read in (load, notices_for_command):
+                with self.assertRaises(SettingsRefused) as caught:
+                    read({"config": str(file)}, ENVIRON, readable=lambda path: False)
+                self.assertIn(refusal, caught.exception.problems)
+
     def test_the_password_of_a_credential(self) -> None:
         (self.directory / "smtp-password").write_text(SECRET)
         environ = ENVIRON | {"CREDENTIALS_DIRECTORY": str(self.directory)}
