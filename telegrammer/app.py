@@ -200,9 +200,10 @@ def _notices(
     state: _State,
 ) -> Notices:
     # Late: what mails is a fifth of all there is to import, and most daemons start without it.
-    from telegrammer.notice_road import road
+    from telegrammer.notice_road import queue_of, road
 
-    way = road(told, settings.db, settings.ca_file, reactor, names, now)
+    queue = queue_of(settings.token.bot_id)
+    way = road(told, settings.db, settings.ca_file, reactor, names, now, queue)
     handle, wakeup = Handle(way.open), Wakeup(reactor)
     watch = Watch(
         handle,

@@ -24,8 +24,8 @@ from telegrammer.outbound.resolver import ThreadedResolver
 from telegrammer.outbound.tls import policy_for_https
 from telegrammer.ports import Mailer, Now
 
-QUEUE = "notices"
-"""The daemon's."""
+NAME = "notices"
+"""Of the transport."""
 PATIENCE = 2.0
 """Seconds that an operation waits for the outbox's file."""
 
@@ -42,6 +42,15 @@ class Road:
     """Where the outbox is."""
 
 
+def queue_of(bot_id: int) -> str:
+    """
+    The daemon's queue in the outbox.
+
+    Daemons of several bots may share the file: what the one has told is no news of the other.
+    """
+    return f"notices-{bot_id}"
+
+
 def road(
     settings: NoticeSettings,
     db: Path,
@@ -49,7 +58,7 @@ def road(
     reactor: Any,
     resolver: ThreadedResolver,
     now: Now,
-    queue: str = QUEUE,
+    queue: str,
 ) -> Road:
     """
     The road that the settings describe.
@@ -77,10 +86,10 @@ def _mailer(
 ) -> Mailer:
     if settings.transport == "file":
         assert settings.spool is not None
-        spool = FileConfig(name=QUEUE, path=settings.spool, sender=settings.sender, body_format="text")
+        spool = FileConfig(name=NAME, path=settings.spool, sender=settings.sender, body_format="text")
         return FileProvider(spool, reactor, now=now)
     mail = EmailConfig(
-        name=QUEUE,
+        name=NAME,
         transport=settings.transport,
         host=settings.host,
         port=settings.port,

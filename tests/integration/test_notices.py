@@ -18,9 +18,11 @@ from telegrammer.core.messages import Message, encode
 from telegrammer.messaging.outbox_file import create
 from tests.support.bot_api import failure
 from tests.support.gateway import CHAT, Gateway, eventually
+from tests.support.gateway import gateway as another_gateway
 from tests.support.lab import full_only
 from tests.support.mailbox import Mailbox
 
+OTHER_TOKEN = "987654321:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsawQ"
 REVOKED = failure(401, "Unauthorized")
 OUTAGE = "Ingestion is suspended: credentials"
 RECOVERY = "Ingestion has recovered"
@@ -48,10 +50,10 @@ def by_mail(gateway: Gateway, mailbox: Mailbox) -> None:
     )
 
 
-def by_file(gateway: Gateway) -> Callable[[], list[str]]:
+def by_file(gateway: Gateway, more: str = "") -> Callable[[], list[str]]:
     """The subjects of what lies in the spool."""
     spool = gateway.daemon.state / "spool"
-    configure(gateway, f'transport="file"\nspool="{spool}"\n')
+    configure(gateway, f'transport="file"\nspool="{spool}"\n{more}')
 
     def subjects() -> list[str]:
         files = sorted(spool.glob("*.eml"), key=lambda file: file.stat().st_mtime_ns)
@@ -129,6 +131,32 @@ def test_an_outage_and_its_end_through_kills(gateway: Gateway) -> None:
     del health["outbox"]["oldest_age_s"]
     assert health["outbox"] == {"outstanding": 2, "dropped": 0, "last_failure": None}
     assert gateway.daemon.stop() == 0
+
+
+def test_daemons_of_two_bots_share_an_outbox(gateway: Gateway, tmp_path: Path) -> None:
+    """What the one has told is no news of the other: it neither ends it nor silences its own."""
+    subjects = by_file(gateway)
+    shared = gateway.daemon.state / "outbox.db"
+    (tmp_path / "other").mkdir()
+    with another_gateway(tmp_path / "other") as other:
+        other.daemon.token = other.api.token = OTHER_TOKEN
+        other_subjects = by_file(other, f'outbox="{shared}"\n')
+        revoked(gateway)
+        gateway.start()
+        eventually(lambda: subjects() == [OUTAGE])
+        other.start()
+        eventually(lambda: other.daemon.health()["components"]["ingestion"]["state"] == "polling")
+        watch_looks(gateway, 1)
+        eventually(lambda: outbox_figures(other)["outstanding"] == 1)
+        put(shared.parent, 2)
+        eventually(lambda: outbox_figures(other)["outstanding"] == 2)
+        assert (subjects(), other_subjects()) == ([OUTAGE], [])
+        other.daemon.stop()
+        revoked(other)
+        other.daemon.start()
+        eventually(lambda: other_subjects() == [OUTAGE])
+        assert other.daemon.stop() == 0
+        assert gateway.daemon.stop() == 0
 
 
 def test_deaths_by_mail(gateway: Gateway, mailbox: Mailbox) -> None:
