@@ -12,6 +12,8 @@ import os
 import time
 from collections.abc import AsyncIterator
 
+from twisted.internet.defer import CancelledError
+
 from telegrammer.cli.findings import Finding
 from telegrammer.config import NoticeSettings, notices_for_command
 from telegrammer.core.leases import Leased
@@ -93,7 +95,12 @@ async def _through(
         yield Finding("FAIL", "claim", str(error))
         return
     yield Finding("ok", "claim", "leased" + (f"; removed {left} that earlier tests left" if left else ""))
-    delivered, finding = await _deliver(way, settings, leased)
+    try:
+        delivered, finding = await _deliver(way, settings, leased)
+    except CancelledError:
+        # By a signal.  Nobody else would take it out.
+        await outbox.acknowledge(leased.id, leased.lease or "")
+        raise
     yield finding
     try:
         await outbox.acknowledge(leased.id, leased.lease or "")

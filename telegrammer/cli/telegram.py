@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 
 from telegrammer.cli.findings import Finding, skipped
 from telegrammer.config import Settings
@@ -93,7 +94,11 @@ def ask_telegram(settings: Settings, bound: int | None) -> list[Finding]:
 
 
 def run_reactor(reactor: Any, work: Callable[[], Awaitable[None]]) -> None:
-    """Run the reactor until the work is done; its failure is raised here, an interrupt too."""
+    """
+    Run the reactor until the work is done; its failure is raised here, an interrupt too.
+
+    An interrupt cancels the work, and waits for what that does about it.
+    """
     failures: list[Exception] = []
     done: list[bool] = []
     running: list[Deferred[None]] = []
@@ -107,10 +112,16 @@ def run_reactor(reactor: Any, work: Callable[[], Awaitable[None]]) -> None:
             done.append(True)
             reactor.stop()
 
-    def stopping() -> None:
-        # Not by us: a signal.  What is under way now ends with a lost connection.
-        if not done:
-            interrupted.append(True)
+    def stopping() -> Deferred[None] | None:
+        if done:
+            return None
+        # Not by us: a signal.
+        interrupted.append(True)
+        for each in running:
+            each.cancel()
+            # An aborted connection is closed in the next round of the reactor.
+            return each.addCallback(lambda _: deferLater(reactor, 0))
+        return None
 
     interrupted: list[bool] = []
     reactor.addSystemEventTrigger("before", "shutdown", stopping)

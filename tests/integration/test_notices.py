@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import sqlite3
+import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from email import message_from_bytes
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 from telegrammer.core.messages import Message, encode
 from telegrammer.messaging.outbox_file import create
 from tests.support.bot_api import failure
+from tests.support.daemon import COMMAND, PATIENCE, clean_environment
 from tests.support.gateway import CHAT, Gateway, eventually
 from tests.support.gateway import gateway as another_gateway
 from tests.support.lab import full_only
@@ -294,6 +297,37 @@ def test_a_check_looks_at_them_and_sends_nothing(gateway: Gateway, mailbox: Mail
     assert [file.name for file in gateway.daemon.state.iterdir()] == ["settings.toml"]
     assert done.returncode == 0
     assert mailbox.visits == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_test_that_is_interrupted(gateway: Gateway, number: signal.Signals) -> None:
+    """While the mail server is silent: it ends at once, closes the connection and leaves nothing behind."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        configure(
+            gateway,
+            'transport="smtp"\nfrom="gateway@example.org"\nrecipients=["op@example.org"]\n'
+            f'host="127.0.0.1"\nport={silent.getsockname()[1]}\n',
+        )
+        silent.settimeout(PATIENCE)
+        words = ("notify-test", "--db", str(gateway.daemon.db), "--config", gateway.daemon.arguments[-1])
+        with subprocess.Popen(
+            [*COMMAND, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=clean_environment(),
+            cwd=gateway.daemon.state,
+        ) as command:
+            connection, _ = silent.accept()
+            with connection:
+                connection.settimeout(PATIENCE)
+                command.send_signal(number)
+                said, errors = command.communicate(timeout=PATIENCE)
+                with suppress(ConnectionResetError):
+                    assert connection.recv(1) == b""
+    assert (command.returncode, errors.strip()) == (130, "")
+    assert [line.split(":")[0] for line in said.splitlines()] == ["ok   outbox", "ok   claim"]
+    assert in_outbox(gateway) == 0
 
 
 def test_there_is_nothing_to_test(gateway: Gateway) -> None:
