@@ -129,7 +129,7 @@ def notices_finding(notices: NoticeSettings, db: Path) -> Finding:
     there = False
     if outbox.parent.exists() or notices.outbox is not None:
         try:
-            there = check_place(outbox)
+            there = check_place(outbox, user=_daemons_user(outbox.parent))
             if there:
                 recognise_outbox(outbox)
         except OutboxError as error:
@@ -138,6 +138,14 @@ def notices_finding(notices: NoticeSettings, db: Path) -> Finding:
         return Finding("FAIL", "notices", f"the spool {spool} cannot be written")
     detail = f"{carried_by(notices)}; {outbox} {'is there' if there else 'is not there yet; serve makes it'}"
     return Finding("ok", "notices", detail)
+
+
+def _daemons_user(directory: Path) -> int | None:
+    """Who the daemon would be: for root that looks at another's directory, its owner; else who looks."""
+    try:
+        return directory.stat().st_uid if os.geteuid() == 0 else None
+    except OSError:
+        return None
 
 
 def _finding(good: bool, name: str, detail: str) -> Finding:

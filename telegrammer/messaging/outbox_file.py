@@ -53,18 +53,20 @@ _SCHEMA = (
 )
 
 
-def check_place(path: Path, mounts: Path = MOUNTS) -> bool:
+def check_place(path: Path, mounts: Path = MOUNTS, user: int | None = None) -> bool:
     """
     Whether the file is there; it and its directory are private, and on a local file system.
 
     :param mounts: the table of mounts.
+    :param user: whose it is to be; of this process when None.
     :raises InsecurePath: they are not.
     :raises OutboxFailing: the directory is not there, or cannot be looked at.
     """
+    user = os.geteuid() if user is None else user
     directory = path.parent
     try:
         for above in (*reversed(directory.parents), directory):
-            _check_directory(above, innermost=above == directory)
+            _check_directory(above, user, innermost=above == directory)
         table = mounts.read_bytes()
     except OSError as error:
         raise OutboxFailing(f"{error.filename}: {error.strerror}") from None
@@ -79,18 +81,18 @@ def check_place(path: Path, mounts: Path = MOUNTS) -> bool:
         return False
     except OSError as error:
         raise OutboxFailing(f"{path}: {error.strerror}") from None
-    _check_file(path, found)
+    _check_file(path, found, user)
     return True
 
 
-def _check_directory(path: Path, innermost: bool) -> None:
+def _check_directory(path: Path, user: int, innermost: bool) -> None:
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode):
         raise InsecurePath(f"{path} is a symbolic link; name the real directory")
     if not stat.S_ISDIR(found.st_mode):
         raise InsecurePath(f"{path} is no directory")
     if innermost:
-        if found.st_uid not in (os.geteuid(), 0):
+        if found.st_uid not in (user, 0):
             raise InsecurePath(f"the directory {path} belongs to another user")
         if found.st_mode & 0o022:
             raise InsecurePath(f"the directory {path} can be written by others; take that right from them")
@@ -98,12 +100,12 @@ def _check_directory(path: Path, innermost: bool) -> None:
         raise InsecurePath(f"anybody may replace what is in {path}; take that right from them")
 
 
-def _check_file(path: Path, found: os.stat_result) -> None:
+def _check_file(path: Path, found: os.stat_result, user: int) -> None:
     if stat.S_ISLNK(found.st_mode):
         raise InsecurePath(f"{path} is a symbolic link; name the real file")
     if not stat.S_ISREG(found.st_mode):
         raise InsecurePath(f"{path} is no regular file")
-    if found.st_uid != os.geteuid():
+    if found.st_uid != user:
         raise InsecurePath(f"{path} belongs to another user")
     if stat.S_IMODE(found.st_mode) != 0o600:
         raise InsecurePath(f"{path} has mode {stat.S_IMODE(found.st_mode):04o}; it must be 0600")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from unittest import mock
 
 from attrs import evolve
 from twisted.internet.defer import Deferred
@@ -139,6 +140,18 @@ class CheckTests(SynchronousTestCase):
         create(self.outbox)
         self.outbox.chmod(0o644)
         self.assertEqual(self.finding(), ("FAIL", "DIR/outbox.db has mode 0644; it must be 0600"))
+
+    def test_root_looks_at_the_directory_of_another(self) -> None:
+        """With the eyes of who the daemon would be, not with its own."""
+        create(self.outbox)
+        if os.geteuid() == 0:
+            for path in (self.directory, self.outbox):
+                os.chown(path, 65534, 65534)
+        with mock.patch("os.geteuid", return_value=0):
+            self.assertEqual(self.finding()[0], "ok")
+            if os.getuid() == 0:
+                os.chown(self.outbox, 0, 0)
+                self.assertEqual(self.finding(), ("FAIL", "DIR/outbox.db belongs to another user"))
 
     def test_a_stranger(self) -> None:
         connection = sqlite3.connect(self.outbox)
