@@ -16,6 +16,7 @@ from zope.interface import implementer
 from tests.support.bounded import bounded
 from tests.support.gateway import Gateway, gateway
 from tests.support.lab import repetitions
+from tests.support.overheard import OVERHEARD
 from tests.support.wheel import built
 
 __all__ = ["bounded"]
@@ -43,6 +44,10 @@ def watchdog(what: str) -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+def pytest_configure() -> None:
+    OVERHEARD.write_down()
 
 
 @pytest.hookimpl(trylast=True)

@@ -66,6 +66,14 @@ class Overheard:
             self.said.append(Said(by, text))
             self._note("said", by, text)
 
+    def write_down(self) -> None:
+        """From now on, if the environment says where: in the processes that run tests, not in their peers."""
+        directory = os.environ.get(VARIABLE)
+        if directory:
+            self.file = Path(directory, f"{os.getpid()}.jsonl")
+            for value, kind in self.secrets.items():
+                self._note("secret", kind, value)
+
     def _note(self, *words: str) -> None:
         if self.file is not None:
             with self.file.open("a") as notes:
@@ -91,12 +99,7 @@ def read(directory: Path) -> Overheard:
     return whole
 
 
-def _own_file() -> Path | None:
-    directory = os.environ.get(VARIABLE)
-    return Path(directory, f"{os.getpid()}.jsonl") if directory else None
-
-
-OVERHEARD = Overheard(file=_own_file())
+OVERHEARD = Overheard()
 """Of this process."""
 OVERHEARD.must_not_show("payload", PAYLOAD)
 OVERHEARD.must_not_show("callback query", QUERY.partition("=")[2])
