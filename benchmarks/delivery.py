@@ -22,6 +22,7 @@ from telegrammer.outbound.callbacks import CallbackClient, CallbackLimits
 from telegrammer.outbound.exchange import WholeBody, read_body
 from telegrammer.outbound.resolver import ThreadedResolver
 from telegrammer.outbound.tls import policy_for_https
+from telegrammer.ports import Now
 from telegrammer.store.database import Database
 from telegrammer.store.deliveries import SqlDeliveries
 from telegrammer.store.ingestion import SqlIngestion
@@ -43,7 +44,7 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def turn(self, finished: Sequence[Finished], slots: Slots) -> Deferred[Turn]:
+    def turn(self, finished: Sequence[Finished], slots: Slots, now: Now) -> Deferred[Turn]:
         count = sum(isinstance(each.verdict, Done) for each in finished)
 
         def note(turn: Turn) -> Turn:
@@ -53,7 +54,7 @@ class Watched:
                 self.finished.callback(None)
             return turn
 
-        return self.inner.turn(finished, slots).addCallback(note)
+        return self.inner.turn(finished, slots, now).addCallback(note)
 
 
 async def drained(reactor: Any, made: State, total: int, workers: int, during: Any = None) -> Watched:

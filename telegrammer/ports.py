@@ -121,9 +121,11 @@ class Ingestion(Protocol):
 
 
 class Deliveries(Protocol):
-    def turn(self, finished: Sequence[Finished], slots: Slots) -> Awaitable[Turn]:
+    def turn(self, finished: Sequence[Finished], slots: Slots, now: Now) -> Awaitable[Turn]:
         """
         Write the finished attempts and claim what may go, in one transaction.
+
+        :param now: the clock by which the stored times are; read in a thread, when the transaction begins.
 
         A finished attempt whose job was removed or reset meanwhile changes nothing.  When this raises,
         nothing was written: the caller keeps the finished attempts and hands them in again.

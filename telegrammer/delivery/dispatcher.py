@@ -202,7 +202,8 @@ class Dispatcher(Service):
                 await self.deliveries.shift_times(seconds)
                 finished = [moved(each, seconds) for each in finished]
                 self._clock_was_set(seconds)
-            turn = await self.deliveries.turn(tuple(finished), self._slots())
+            # Not by the system's clock: set while this waits for the lock, it would end every back-off.
+            turn = await self.deliveries.turn(tuple(finished), self._slots(), self._wall.read)
         except Exception as error:
             self._finished[:0] = finished
             self._work_may_be_there = True

@@ -236,10 +236,10 @@ class SqlDeliveries:
     dead_retention: int = 7 * 86_400
     """Seconds."""
 
-    def turn(self, finished: Sequence[Finished], slots: Slots) -> Deferred[Turn]:
+    def turn(self, finished: Sequence[Finished], slots: Slots, now: Now) -> Deferred[Turn]:
         # The clock is read when the transaction has begun: it may have waited for the lock.
         def work(cursor: sqlite3.Cursor) -> Turn:
-            return take_turn(cursor, finished, slots, floor(self.now()), self.rules)
+            return take_turn(cursor, finished, slots, floor(now()), self.rules)
 
         return self.database.write(work)
 

@@ -29,7 +29,7 @@ from telegrammer.core.health import DeliveryStatus
 from telegrammer.core.problems import StoreClosed, StoreFull
 from telegrammer.core.retry import Schedule
 from telegrammer.delivery.dispatcher import MOST_ASIDE, Dispatcher
-from telegrammer.ports import Callbacks, Deliveries
+from telegrammer.ports import Callbacks, Deliveries, Now
 
 NOTHING = Turn()
 
@@ -40,6 +40,7 @@ class Call:
 
     finished: tuple[Finished, ...]
     slots: Slots
+    now: Now
     answer: Deferred[Turn] = field(factory=Deferred)
 
 
@@ -50,8 +51,8 @@ class RecordedDeliveries:
     calls: list[Call] = field(factory=list)
     shifts: list[tuple[int, Deferred[None]]] = field(factory=list)
 
-    def turn(self, finished: Sequence[Finished], slots: Slots) -> Deferred[Turn]:
-        self.calls.append(Call(tuple(finished), slots))
+    def turn(self, finished: Sequence[Finished], slots: Slots, now: Now) -> Deferred[Turn]:
+        self.calls.append(Call(tuple(finished), slots, now))
         return self.calls[-1].answer
 
     def shift_times(self, seconds: int) -> Deferred[None]:
@@ -251,7 +252,7 @@ class TurnTests(DispatcherCase):
             answered.callback(Answered(200))
             return answered
 
-        def turn(finished: Sequence[Finished], slots: Slots) -> Deferred[Turn]:
+        def turn(finished: Sequence[Finished], slots: Slots, now: Now) -> Deferred[Turn]:
             nonlocal rounds
             rounds += 1
             done: Deferred[Turn] = Deferred()
@@ -259,7 +260,7 @@ class TurnTests(DispatcherCase):
             return done
 
         self.patch(RecordedCallbacks, "post", lambda _, claimed: post(claimed))
-        self.patch(RecordedDeliveries, "turn", lambda _, finished, slots: turn(finished, slots))
+        self.patch(RecordedDeliveries, "turn", lambda _, *arguments: turn(*arguments))
         self.start()
         self.assertEqual(rounds, 5000)
 
@@ -442,6 +443,16 @@ class ClockTests(DispatcherCase):
         (after,) = self.store.calls[2].finished
         self.assertEqual(after.job, evolve(job(2), first_attempt_at=1000 + 172_800))
         self.assertEqual(after.verdict, Again(1001 + 172_800, "HTTP 503"))
+
+    def test_a_turn_that_waits_for_the_lock_meanwhile(self) -> None:
+        """What it takes for due is so by the clock that the stored times are by: no back-off ends early."""
+        self.start()
+        self.set_forward = 86_400.0
+        self.assertEqual(self.store.calls[0].now(), 1000)
+        self.answer()
+        self.dispatcher.wake()
+        self.store.shifts[0][1].callback(None)
+        self.assertEqual(self.store.calls[1].now(), 1000 + 86_400)
 
     def test_what_ends_while_the_times_are_moved(self) -> None:
         self.start()

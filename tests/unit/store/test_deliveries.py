@@ -385,13 +385,13 @@ class PortTests(SynchronousTestCase):
         self.assertEqual(self.queue.database.pools, ["requests"])
 
     async def awaited(self, port: Deliveries) -> int:
-        return len((await port.turn((), Slots(4, 2))).claimed)
+        return len((await port.turn((), Slots(4, 2), lambda: self.queue.now)).claimed)
 
     def test_a_turn_that_fails_changes_nothing(self) -> None:
         self.queue.subscribe()
         self.queue.ingest()
         self.queue.database.trouble = StoreBusy("locked")
-        self.failureResultOf(self.port.turn((), Slots(4, 2)), StoreBusy)
+        self.failureResultOf(self.port.turn((), Slots(4, 2), lambda: self.queue.now), StoreBusy)
         self.queue.database.trouble = None
         self.assertEqual(self.successResultOf(self.port.counts()).pending, 1)
 
