@@ -109,3 +109,41 @@ def test_a_directory_that_is_not_ours(tmp_path: Path) -> None:
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "writing the file: Permission denied\n", done.stderr
     assert list(spool.iterdir()) == []
+
+
+ON_A_DISK_THAT_HANGS = """
+import os, sys, threading
+from pathlib import Path
+from twisted.internet.task import react
+from twisted.internet.threads import deferToThread
+from telegrammer.messaging import DeliveryFailed, FileConfig, FileProvider, Message
+
+os.fsync = lambda descriptor: threading.Event().wait()
+
+async def main(reactor):
+    config = FileConfig(name="spool", path=Path(sys.argv[1]), sender="gw@example.org")
+    provider = FileProvider(config, reactor)
+    sent = [provider.send(Message("x", "x", ["ops@example.org"]), seconds=0.2) for _ in range(20)]
+    for each in sent:
+        try:
+            await each
+        except DeliveryFailed as failed:
+            print(failed)
+    print(await deferToThread(lambda: "the reactor's threads are free"))
+
+react(main)
+"""
+
+
+def test_a_disk_that_hangs(tmp_path: Path) -> None:
+    """It costs none of the reactor's threads, and the process ends."""
+    done = subprocess.run(
+        [sys.executable, "-c", ON_A_DISK_THAT_HANGS, str(tmp_path / "spool")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["time was up"] * 20 + ["the reactor's threads are free"]
