@@ -74,7 +74,7 @@ class Carrier:
         """One message, if there is one; seconds until the next step."""
         began = self.clock.seconds()
         try:
-            leased = await self.handle.use(lambda outbox: outbox.claim())
+            leased = await self.handle.use(lambda outbox: outbox.claim(), "carrier")
         except QueueEmpty:
             return IDLE
         except OutboxError as error:
@@ -129,7 +129,7 @@ class Carrier:
         uncertain = False
         while True:
             try:
-                return await self.handle.use(lambda outbox: outbox.acknowledge(leased.id, lease))
+                return await self.handle.use(lambda outbox: outbox.acknowledge(leased.id, lease), "carrier")
             except LeaseLost:
                 if not uncertain:
                     log.warn("the lease of a notice was lost; it may be carried twice: {id}", id=leased.id)

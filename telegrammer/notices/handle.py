@@ -68,16 +68,25 @@ class Handle:
     """
 
     open: Callable[[], Awaitable[OpenOutbox]]
-    trouble: str | None = field(default=None, init=False)
-    """The kind of what the last operation failed by; None: it did not."""
+    _troubles: dict[str, str] = field(factory=dict, init=False)
+    """By what each user's last round failed, if it did; a full disk fails who writes, and nobody else."""
     _outbox: OpenOutbox | None = field(default=None, init=False)
     _opening: DeferredLock = field(factory=DeferredLock, init=False)
     _closed: bool = field(default=False, init=False)
 
-    async def use(self, operation: Callable[[OpenOutbox], Awaitable[T]]) -> T:
+    @property
+    def trouble(self) -> str | None:
+        """The kind of what somebody's last round failed by; None: nobody's did."""
+        return next(iter(self._troubles.values()), None)
+
+    async def use(
+        self, operation: Callable[[OpenOutbox], Awaitable[T]], by: str = "", *, ends: bool = True
+    ) -> T:
         """
         One operation on the open outbox.
 
+        :param by: who does it; what fails one user is not over when it works for another.
+        :param ends: it is the last of a round, so that all is well when it works.
         :raises OutboxClosed: after `close`.
         :raises OutboxError: as the operation, or as opening the file.
         """
@@ -86,7 +95,8 @@ class Handle:
             outbox = await self._opened()
             result = await operation(outbox)
         except (QueueEmpty, QueueFull, LeaseLost):
-            self._works()
+            if ends:
+                self._works(by)
             raise
         except Exception as error:
             if isinstance(error, CommitUncertain | OutboxClosed | OutboxFailing) and self._outbox is outbox:
@@ -95,9 +105,10 @@ class Handle:
                 if outbox is not None:
                     await outbox.close()
             if not self._closed:
-                self._fails(error)
+                self._fails(by, error)
             raise
-        self._works()
+        if ends:
+            self._works(by)
         return result
 
     async def _opened(self) -> OpenOutbox:
@@ -108,17 +119,16 @@ class Handle:
                 self._outbox = await self.open()
             return self._outbox
 
-    def _works(self) -> None:
-        if self.trouble is not None:
+    def _works(self, by: str) -> None:
+        if self._troubles.pop(by, None) is not None and not self._troubles:
             log.info("the outbox of the notices works again")
-        self.trouble = None
 
-    def _fails(self, error: Exception) -> None:
+    def _fails(self, by: str, error: Exception) -> None:
         """A line when it begins, or fails by something else."""
         kind = kind_of(error)
-        if kind != self.trouble:
+        if kind not in self._troubles.values():
             log.error("the outbox of the notices fails: {why}", why=words_of(error))
-        self.trouble = kind
+        self._troubles[by] = kind
 
     def reopen(self) -> None:
         """Use it again after `close`."""

@@ -29,7 +29,7 @@ from telegrammer.core.problems import (
     StorageUnavailable,
 )
 from telegrammer.logs import whence
-from telegrammer.notices.handle import Handle, pause_after
+from telegrammer.notices.handle import Handle, OpenOutbox, pause_after
 from telegrammer.ports import Now
 
 log = Logger()
@@ -102,18 +102,21 @@ class Watch:
             observed = await self._observe(marks)
             for notice in due(observed, marks, self.now()):
                 await self._send(notice, marks)
-            self.outstanding = await self.handle.use(lambda outbox: outbox.outstanding())
-            self.oldest_at = await self.handle.use(lambda outbox: outbox.oldest_at())
+            self.outstanding = await self._use(lambda outbox: outbox.outstanding())
+            self.oldest_at = await self._use(lambda outbox: outbox.oldest_at(), ends=True)
         except OutboxError as error:
             # The handle has told of it.
             return pause_after(error)
         return ROUND
 
+    async def _use(self, operation: Callable[[OpenOutbox], Awaitable[T]], ends: bool = False) -> T:
+        return await self.handle.use(operation, "watch", ends=ends)
+
     # -- looking ---------------------------------------------------------------------------------------
 
     async def _known_marks(self) -> dict[str, Mark]:
         if self._marks is None:
-            marks = dict(await self.handle.use(lambda outbox: outbox.marks()))
+            marks = dict(await self._use(lambda outbox: outbox.marks()))
             self._marks = marks
             uncertain, self._uncertain = self._uncertain, None
             if uncertain is not None and marks.get(uncertain.mark.subject) == uncertain.mark:
@@ -170,7 +173,7 @@ class Watch:
             return self._keep(notice, marks)
         try:
             message = Message(notice.subject, notice.body, tuple(self.recipients))
-            await self.handle.use(lambda outbox: outbox.send(message, marks=(notice.mark,)))
+            await self._use(lambda outbox: outbox.send(message, marks=(notice.mark,)))
         except (QueueFull, MessageRefused) as error:
             self.dropped += 1
             if isinstance(error, QueueFull):

@@ -15,6 +15,7 @@ from telegrammer.core.problems import (
     InsecurePath,
     NotAnOutbox,
     OutboxClosed,
+    OutboxFailing,
     QueueEmpty,
 )
 from telegrammer.notices.handle import LONG_PAUSE, PAUSE, Handle, OpenOutbox, kind_of, pause_after, words_of
@@ -71,6 +72,25 @@ class HandleTests(SynchronousTestCase):
             ["the outbox of the notices fails: {why}", "the outbox of the notices works again"],
         )
         self.assertEqual(self.file.opened, 1)
+
+    def test_what_fails_one_is_not_over_when_it_works_for_another(self) -> None:
+        """On a full disk who reads sees nothing of it."""
+        for _ in range(3):
+            self.file.failures.append(OutboxFailing("full"))
+            self.failureResultOf(
+                Deferred.fromCoroutine(self.handle.use(lambda outbox: outbox.outstanding(), "watch")),
+                OutboxFailing,
+            )
+            claiming = self.handle.use(lambda outbox: outbox.claim(), "carrier")
+            self.failureResultOf(Deferred.fromCoroutine(claiming), QueueEmpty)
+            self.assertEqual(self.handle.trouble, "outbox_failing")
+        self.assertEqual(len(self.lines()), 1)
+        amid = self.handle.use(lambda outbox: outbox.outstanding(), "watch", ends=False)
+        self.successResultOf(Deferred.fromCoroutine(amid))
+        self.assertEqual(self.handle.trouble, "outbox_failing")
+        end = self.handle.use(lambda outbox: outbox.outstanding(), "watch")
+        self.successResultOf(Deferred.fromCoroutine(end))
+        self.assertEqual((self.handle.trouble, len(self.lines())), (None, 2))
 
     def test_the_end_by_an_empty_queue(self) -> None:
         self.file.failures.append(AdmissionTimeout("held"))
