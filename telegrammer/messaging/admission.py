@@ -9,13 +9,14 @@ really did is told.  Two threads decide, so one small state under a lock does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Condition, Thread
+from threading import Condition
 from typing import Any, Literal, Protocol, TypeVar
 
 from attrs import define, field
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
-from twisted.python.threadpool import ThreadPool
+
+from telegrammer.messaging.one_thread import OneThread
 
 T = TypeVar("T")
 
@@ -78,23 +79,12 @@ class Lane(Protocol):
         ...
 
 
-class _Daemon(Thread):
-    # The idle thread of a handle that nobody closed keeps no process from ending.
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, daemon=True, **options)
-
-
-class _Threads(ThreadPool):
-    threadFactory = _Daemon
-
-
 class ThreadLane:
     """One thread of its own.  A lock that is waited for there holds up nobody else."""
 
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
-        self._threads = _Threads(0, 1, "outbox")
-        self._threads.start()
+        self._thread = OneThread("outbox")
 
     def put(self, job: Callable[[], T], done: Callable[[T | Failure], None]) -> None:
         def run() -> None:
@@ -104,7 +94,7 @@ class ThreadLane:
                 result = Failure()
             self._reactor.callFromThread(done, result)
 
-        self._threads.callInThread(run)
+        self._thread.put(run)
 
     def stop(self) -> None:
-        self._threads.stop()
+        self._thread.join()

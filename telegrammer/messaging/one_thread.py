@@ -23,6 +23,8 @@ class OneThread:
     name: str
     _jobs: deque[Job] = field(factory=deque, init=False, repr=False)
     _running: bool = field(default=False, init=False)
+    _thread: Thread | None = field(default=None, init=False, repr=False)
+    """The last one."""
     _lock: Lock = field(factory=Lock, init=False, repr=False)
 
     def put(self, job: Job) -> None:
@@ -33,9 +35,15 @@ class OneThread:
         """
         with self._lock:
             if not self._running:
-                Thread(target=self._run, name=self.name, daemon=True).start()
-                self._running = True
+                thread = Thread(target=self._run, name=self.name, daemon=True)
+                thread.start()
+                self._thread, self._running = thread, True
             self._jobs.append(job)
+
+    def join(self) -> None:
+        """Wait until the jobs are done and the thread has ended."""
+        if self._thread is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         while True:
