@@ -130,7 +130,13 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
     )
     rounds = Repeating(housekeeping.round, reactor, Wakeup(reactor))
 
-    ingestion = SqlIngestion(database, settings.max_jobs, now)
+    ingestion = SqlIngestion(
+        database,
+        settings.max_jobs,
+        now,
+        quarantine=settings.on_malformed == "quarantine",
+        fold_seconds=settings.fold_timeout,
+    )
     poller = Poller(
         telegram,
         ingestion,

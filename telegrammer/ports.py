@@ -15,7 +15,9 @@ from twisted.internet.defer import Deferred
 
 from telegrammer.core.delivery import AttemptResult, Claimed, Finished, QueueCounts, Slots, Turn
 from telegrammer.core.exchange import Reply
+from telegrammer.core.folding import Folded
 from telegrammer.core.ingestion import Cursor, Ingested
+from telegrammer.core.journal import Accepted, JournalCounts, Pending, Place
 from telegrammer.core.leases import Leased
 from telegrammer.core.messages import Credentials, Mark, Message
 from telegrammer.core.problems import DatabaseState
@@ -59,8 +61,8 @@ class TelegramApi(Protocol):
 
     def get_webhook_info(self) -> Awaitable[WebhookOutcome]: ...
 
-    def get_updates(self, offset: int, limit: int) -> Awaitable[PollOutcome]:
-        """One long poll; cancelling it aborts its connection."""
+    def get_updates(self, offset: int | None, limit: int) -> Awaitable[PollOutcome]:
+        """One long poll, from the head of what waits when ``offset`` is None; cancelling aborts it."""
         ...
 
     def send_message(self, chat_id: int, text: str) -> Awaitable[SendOutcome]:
@@ -115,7 +117,56 @@ class Ingestion(Protocol):
         Write a batch in one transaction: observations, jobs, migrations, cursor.
 
         :raises CapacityReached: it does not fit.
-        :raises MalformedUpdate: an element is malformed and not marked to be skipped.
+        :raises MalformedUpdate: an element is malformed, and neither marked to be skipped nor put aside.
+        """
+        ...
+
+    def fold(self, entry_id: int) -> Awaitable[Folded]:
+        """
+        Fold an entry of the journal in one transaction: observation, jobs, migration, the entry's status.
+
+        One that is folded stays so, and nothing is done.  One that has failed is tried again.
+
+        :raises UnknownEntry: there is none.
+        :raises OutOfTurn: it waits behind an older one.
+        :raises CapacityReached: it does not fit.
+        :raises MalformedUpdate: it cannot be understood.
+        :raises StoreBusy: it could not *begin* in its time; one that has begun is waited for to its end.
+        """
+        ...
+
+
+class Journal(Protocol):
+    """Pushed updates, as they came (contract 8)."""
+
+    def accept(self, update_id: int, body: bytes) -> Awaitable[Accepted]:
+        """Write one, once; committed."""
+        ...
+
+    def fail(self, entry_id: int, reason: str) -> Awaitable[None]:
+        """What it holds cannot be folded; one that was folded meanwhile stays so."""
+        ...
+
+    def pending(self, after: Place = ..., limit: int = ...) -> Awaitable[Sequence[Pending]]:
+        """Entries that wait, in the order of folding, strictly behind ``after``; empty: there are none."""
+        ...
+
+    def counts(self) -> Awaitable[JournalCounts]: ...
+
+    def let_go(self) -> Awaitable[int]:
+        """Let go of what is kept no longer; how many *failed* entries were among it, for lack of room."""
+        ...
+
+
+class UpdateIntake(Protocol):
+    """Takes what Telegram pushes; part of ``ingest.webhook``."""
+
+    def accept(self, body: bytes) -> Awaitable[Accepted]:
+        """
+        Returns once the update is safe.
+
+        :raises InvalidRequest: the body is no update.
+        :raises StorageUnavailable: the database could not, or not in time; Telegram will repeat it.
         """
         ...
 

@@ -15,6 +15,9 @@ WARNING = (
 
 def heard_beyond_loopback(settings: Settings) -> bool:
     """Whether a plain TCP port is open to more than this machine, as far as the settings tell."""
+    webhook = settings.webhook_listen if settings.ingest == "webhook" else None
+    if webhook is not None and _plain_and_open(webhook):
+        return True
     if not settings.listen:
         return not is_loopback(settings.host)
     return any(_plain_and_open(endpoint) for endpoint in settings.listen)

@@ -199,6 +199,12 @@ class _Reader:
                     listen.typed and other.typed,
                 )
 
+    def check_webhook(self) -> None:
+        """One word goes back to polling, so what is said of a webhook is no contradiction to it."""
+        ingest = self.given.get("ingest")
+        if ingest is not None and ingest.texts[-1] == "webhook" and "webhook-url" not in self.given:
+            self.refuse(f"webhook-url: is needed with ingest webhook ({ingest.where})", ingest.typed)
+
     def refusal(self) -> SettingsRefused:
         return SettingsRefused(tuple(self.problems), usage=self.usage)
 
@@ -240,11 +246,12 @@ def load(
     reader.check_listening()
     database, token = reader.database(), reader.token()
     reader.check_outbox(database)
+    reader.check_webhook()
     values: dict[str, object] = {}
     for setting in SETTINGS:
         if setting.name not in ("config", "db", "token-file"):
             value = reader.value(setting.name)
-            if value is not None and setting.kept:
+            if value is not None:
                 values[setting.attribute] = value
     if reader.problems or database is None or token is None:
         raise reader.refusal()

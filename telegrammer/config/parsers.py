@@ -79,17 +79,6 @@ def choice(*words: str) -> Callable[[str], str]:
     return parse
 
 
-def only(word: str) -> Callable[[str], str]:
-    """A parser of the one word of a setting that this version knows, where later ones may know more."""
-
-    def parse(text: str) -> str:
-        if text != word:
-            raise ValueError(f"must be {word}, the only one that this version supports")
-        return text
-
-    return parse
-
-
 def path(text: str) -> Path:
     """A path, made absolute against the working directory."""
     if not text or "\0" in text:
@@ -167,6 +156,28 @@ def api_url(text: str) -> str:
     The token is in the path of every request, so plain http goes to a loopback address only.  Hosts that
     the HTTP client cannot call (names with an underscore) are refused here, not at the first poll.
     """
+    if "?" in text:
+        raise ValueError("must not hold a query or fragment")
+    return _url(text, "the token is part of every request").rstrip("/")
+
+
+WEBHOOK_PATH = "/telegram/webhook"
+"""The route that Telegram calls (contract 8)."""
+
+
+def webhook_url(text: str) -> str:
+    """
+    The URL that Telegram calls, or a proxy before us does; without a path, that of our route.
+
+    The secret is in the head of every call, so plain http goes to a loopback address only.
+    """
+    url = _url(text, "our secret is part of every call")
+    parts = urlsplit(url)
+    return url if parts.path.strip("/") or parts.query else f"{parts.scheme}://{parts.netloc}{WEBHOOK_PATH}"
+
+
+def _url(text: str, secret: str) -> str:
+    """A canonical URL that can be called; ``secret`` says why plain http may only go to loopback."""
     if len(text) > 1024 or _NOT_IN_URL.search(text):
         raise ValueError("must be a URL of at most 1024 characters, without spaces or backslashes")
     try:
@@ -180,18 +191,19 @@ def api_url(text: str) -> str:
         raise ValueError("must not hold a user name or password")
     if "[" in parts.netloc and re.fullmatch(r"\[[0-9A-Fa-f:.]+\](:[0-9]*)?", parts.netloc) is None:
         raise ValueError("has a host in brackets that is no IPv6 address")
-    if "?" in text or "#" in text:
+    if "#" in text:
         raise ValueError("must not hold a query or fragment")
     if port == 0:
         raise ValueError("must have a port from 1 to 65535")
-    if re.search(r"%(?![0-9A-Fa-f]{2})", parts.path) or not parts.path.isascii():
+    rest = parts.path + ("?" + parts.query if parts.query else "")
+    if re.search(r"%(?![0-9A-Fa-f]{2})", rest) or not rest.isascii():
         raise ValueError("must have a path of ASCII characters and %XX escapes")
     name = _callable_host(name)
     if parts.scheme == "http" and not is_loopback(name):
-        raise ValueError("may be plain http only to a loopback address: the token is part of every request")
+        raise ValueError(f"may be plain http only to a loopback address: {secret}")
     bracketed = f"[{name}]" if ":" in name else name
     shown = bracketed if port is None else f"{bracketed}:{port}"
-    return f"{parts.scheme}://{shown}{parts.path.rstrip('/')}"
+    return f"{parts.scheme}://{shown}{rest}"
 
 
 def _callable_host(name: str) -> str:

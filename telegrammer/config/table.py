@@ -30,8 +30,6 @@ class Setting:
     kind: Kind = "text"
     in_file: bool = True
     """Whether the TOML file may hold it."""
-    kept: bool = True
-    """Whether ``Settings`` has a field for it; what can have one value only is checked and dropped."""
 
     @property
     def attribute(self) -> str:
@@ -139,20 +137,49 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "ingest",
-        parsers.only("poll"),
+        parsers.choice("poll", "webhook"),
         "WORD",
         "poll",
-        "where updates come from: poll, the only one that this version supports",
-        kept=False,
+        "where updates come from: poll asks Telegram, webhook has Telegram push them",
+    ),
+    Setting(
+        "webhook-url",
+        parsers.webhook_url,
+        "URL",
+        "none",
+        "where Telegram pushes, with ingest webhook: https anywhere, plain http only to a loopback address; "
+        "without a path, /telegram/webhook is added",
+    ),
+    Setting(
+        "webhook-listen",
+        parsers.endpoint,
+        "ENDPOINT",
+        "the main listener",
+        "Twisted server endpoint for Telegram alone, so that the API need not be where Telegram can reach it",
+    ),
+    Setting(
+        "journal-retention",
+        parsers.duration(1, 3650 * 86_400),
+        "TIME",
+        "7d",
+        "how long the raw text of pushed updates is kept once they are folded; 1s to 3650d",
+        kind="duration",
+    ),
+    Setting(
+        "fold-timeout",
+        parsers.duration(1, 3600),
+        "TIME",
+        "10s",
+        "how long folding one pushed update may wait for the database before it is put off; 1s to 1h",
+        kind="duration",
     ),
     Setting(
         "on-malformed",
-        parsers.only("hold"),
+        parsers.choice("hold", "quarantine"),
         "WORD",
         "hold",
-        "malformed updates: hold (what follows waits, see skip-update), the only one that this version "
-        "supports",
-        kept=False,
+        "polled updates that are malformed: hold (what follows waits, see skip-update), or quarantine (put "
+        "aside in the journal, see replay)",
     ),
     Setting("log-format", parsers.choice("text", "json"), "WORD", "text", "text, or json: one object a line"),
     Setting(

@@ -79,6 +79,14 @@ class Settings:
     dead_retention: int = 7 * 86_400
     retry_schedule: Schedule = Schedule()
     durability: Literal["normal", "full"] = "normal"
+    ingest: Literal["poll", "webhook"] = "poll"
+    webhook_url: str | None = None
+    """Complete; there is one with ``ingest`` ``webhook``."""
+    webhook_listen: str | None = None
+    """A Twisted server endpoint string; None: the main listener."""
+    journal_retention: int = 7 * 86_400
+    fold_timeout: float = 10.0
+    on_malformed: Literal["hold", "quarantine"] = "hold"
     log_format: Literal["text", "json"] = "text"
     shutdown_timeout: float = 50.0
     notices: NoticeSettings | None = None

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from telegrammer.core.problems import MalformedUpdate
 from telegrammer.core.telegram import Malformed, Update
@@ -24,6 +24,11 @@ class Cursor:
 
     next_offset: int = 0
     epoch: int = 0
+    from_head: bool = False
+    """
+    Updates were pushed since: Telegram may hold some above ``next_offset`` that it could not push, and others
+    below what was pushed.  The next request names no offset, which confirms nothing (contract 8).
+    """
 
 
 @frozen
@@ -38,6 +43,17 @@ class Plan:
     reset: bool = False
     skipped: tuple[int, ...] = ()
     """Malformed updates passed over because the operator said so."""
+    quarantined: tuple[Malformed, ...] = ()
+    """Malformed updates to be put aside, ascending."""
+
+
+@frozen
+class Quarantined:
+    """A malformed update that was put aside, as a failed entry of the journal."""
+
+    update_id: int
+    entry_id: int
+    why: str
 
 
 @frozen
@@ -53,11 +69,19 @@ class Ingested:
     """Subscriptions moved to another chat, or absorbed there."""
     reset: bool = False
     skipped: tuple[int, ...] = ()
+    quarantined: tuple[Quarantined, ...] = ()
     evicted: int = 0
     """The oldest dead jobs, that had to go for a message to fit."""
 
 
-def plan(elements: Sequence[Update | Malformed], cursor: Cursor, skips: AbstractSet[int]) -> Plan:
+def plan(
+    elements: Sequence[Update | Malformed],
+    cursor: Cursor,
+    skips: AbstractSet[int],
+    *,
+    quarantine: bool = False,
+    restarted: bool = False,
+) -> Plan:
     """
     Decide what a batch asks of the store.
 
@@ -68,7 +92,10 @@ def plan(elements: Sequence[Update | Malformed], cursor: Cursor, skips: Abstract
 
     :param cursor: the stored one, read in the transaction that will write the plan.
     :param skips: ids the operator marked: a malformed update of such an id is passed over.
-    :raises MalformedUpdate: a new element is malformed and not marked; names the lowest such id.
+    :param quarantine: put other malformed updates aside, in place of holding up the batch.  One without an id
+        cannot be: nothing says whether the cursor has passed it.
+    :param restarted: by what was pushed before, the ids are known to have been restarted.
+    :raises MalformedUpdate: a new element is malformed and neither of these; names the lowest such id.
     """
     by_id: dict[int, Update | Malformed] = {}
     nameless: Malformed | None = None
@@ -79,28 +106,32 @@ def plan(elements: Sequence[Update | Malformed], cursor: Cursor, skips: Abstract
             by_id[element.update_id] = element
         else:
             by_id.setdefault(element.update_id, element)
-    reset = nameless is None and _is_reset(by_id, cursor.next_offset)
+    reset = nameless is None and bool(by_id) and (restarted or _is_reset(by_id, cursor.next_offset))
     fresh = sorted(update_id for update_id in by_id if reset or not _seen(update_id, cursor.next_offset))
     updates: list[Update] = []
     skipped: list[int] = []
+    quarantined: list[Malformed] = []
     for update_id in fresh:
         element = by_id[update_id]
         if isinstance(element, Update):
             updates.append(element)
         elif update_id in skips:
             skipped.append(update_id)
+        elif quarantine:
+            quarantined.append(element)
         else:
             raise MalformedUpdate(update_id, element.why)
     if nameless is not None:
         raise MalformedUpdate(None, nameless.why)
     if not fresh:
-        return Plan(cursor, (), replayed=len(by_id))
+        return Plan(evolve(cursor, from_head=False), (), replayed=len(by_id))
     return Plan(
         cursor=Cursor(min(fresh[-1] + 1, HIGHEST_OFFSET), cursor.epoch + 1 if reset else cursor.epoch),
         updates=tuple(updates),
         replayed=len(by_id) - len(fresh),
         reset=reset,
         skipped=tuple(skipped),
+        quarantined=tuple(quarantined),
     )
 
 
@@ -109,4 +140,4 @@ def _seen(update_id: int, next_offset: int) -> bool:
 
 
 def _is_reset(ids: Collection[int], next_offset: int) -> bool:
-    return bool(ids) and max(ids) < next_offset - RESET_DISTANCE
+    return max(ids) < next_offset - RESET_DISTANCE

@@ -57,6 +57,18 @@ class MalformedUpdate(TelegrammerError):
         self.why = why
 
 
+class UnknownEntry(TelegrammerError):
+    """The journal has no such entry, or no longer: it was folded, and its retention is over."""
+
+
+class OutOfTurn(TelegrammerError):
+    """
+    An entry of the journal cannot be folded before an older one, which still waits; nothing was done.
+
+    Passes by itself when the daemon has folded the older ones, or ``telegrammer replay`` has.
+    """
+
+
 class StorageUnavailable(TelegrammerError):
     """The database could not do the work, which was rolled back whole.  The subclasses say why."""
 

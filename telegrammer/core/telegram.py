@@ -9,7 +9,7 @@ Source of the shapes: core.telegram.org/bots/api, "Making requests", ``Update``,
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import field, frozen
 
 # -- one update ---------------------------------------------------------------------------------------
 
@@ -44,6 +44,8 @@ class Malformed:
 
     update_id: int | None
     why: str
+    text: bytes = field(default=b"", repr=False)
+    """The element's JSON text, byte for byte."""
 
 
 # -- what a poll (or getMe) brought -------------------------------------------------------------------
@@ -71,6 +73,12 @@ class WebhookInfo:
 
     host: str | None
     pending_update_count: int = 0
+    url: str = field(default="", repr=False)
+    """The whole of it, to be compared with ours; path and query are often secret."""
+    last_error_at: int | None = None
+    """Unix seconds by Telegram's clock: when a call of the webhook last failed."""
+    last_error: str | None = None
+    """Telegram's words for it, sanitised."""
 
 
 @frozen

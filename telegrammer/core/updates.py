@@ -8,12 +8,13 @@ never gets here, and decoding strictly loses nothing: what is cut out encodes to
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TypeGuard
 
 from attrs import frozen
 
 from telegrammer.core.envelope import chat_id_of, read_envelope, refused, succeeded
-from telegrammer.core.jsontext import read_array, read_object
+from telegrammer.core.jsontext import NotJson, Reader, read_array, read_object, skip_space
+from telegrammer.core.problems import MalformedUpdate
 from telegrammer.core.telegram import Batch, Malformed, Message, PollOutcome, Update, UpstreamFailure
 from telegrammer.core.usernames import fold_case, is_username
 
@@ -36,6 +37,41 @@ def poll_outcome(status: int, retry_header: Sequence[bytes], body: bytes) -> Pol
     return envelope.result
 
 
+def read_update(body: bytes) -> Update:
+    """
+    The update in a body, by the same rules as an element of ``getUpdates``.
+
+    :raises MalformedUpdate: it is none, or one that breaks a rule.
+    """
+    element = _read_alone(body, _read_element)
+    if isinstance(element, Update):
+        return element
+    if isinstance(element, Malformed):
+        raise MalformedUpdate(element.update_id, element.why)
+    raise MalformedUpdate(None, "the body is not a JSON text in UTF-8")
+
+
+def update_id_of(body: bytes) -> int | None:
+    """The ``update_id`` of a body that is a JSON object with a right one, whatever else it holds; or None."""
+    members = _read_alone(body, read_object)
+    found = members.get("update_id") if isinstance(members, Mapping) else None
+    return found if _is_update_id(found) else None
+
+
+def _read_alone(body: bytes, reader: Reader) -> object:
+    """What the reader makes of a whole body; None when that is no JSON text."""
+    try:
+        text = body.decode("utf-8")
+        value, end = reader(text, skip_space(text, 0))
+        return value if skip_space(text, end) == len(text) else None
+    except (UnicodeDecodeError, NotJson):
+        return None
+
+
+def _is_update_id(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= HIGHEST_UPDATE_ID
+
+
 @frozen
 class _Broken:
     """A ``message`` that no message can be."""
@@ -55,11 +91,11 @@ def _read_element(text: str, position: int) -> tuple[Update | Malformed, int]:
     if members is None:
         return Malformed(None, "the element is not an object"), end
     update_id = members.get("update_id")
-    if type(update_id) is not int or not 0 <= update_id <= HIGHEST_UPDATE_ID:
+    if not _is_update_id(update_id):
         return Malformed(None, "update_id is not an integer from 0 to 2^63 - 1"), end
     message = members.get("message")
     if isinstance(message, _Broken):
-        return Malformed(update_id, message.why), end
+        return Malformed(update_id, message.why, text[position:end].encode("utf-8")), end
     return Update(update_id, message if isinstance(message, Message) else None), end
 
 

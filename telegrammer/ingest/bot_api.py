@@ -77,15 +77,15 @@ class BotApi:
             return reply
         return envelope.webhook_outcome(reply.status, reply.values(b"retry-after"), reply.body)
 
-    async def get_updates(self, offset: int, limit: int) -> PollOutcome:
+    async def get_updates(self, offset: int | None, limit: int) -> PollOutcome:
         """
         One long poll.  40 s, 16 MiB (contract 5.1).
 
-        :param offset: the cursor; Telegram forgets every update below it.
+        :param offset: the cursor; Telegram forgets every update below it.  None: it is to forget nothing.
         :param limit: how many updates at most, 1 to 100.
         """
         question = {
-            "offset": offset,
+            **({} if offset is None else {"offset": offset}),
             "timeout": HOLD_SECONDS,
             "limit": limit,
             # In every request: Telegram remembers the last list it was given, whoever gave it.

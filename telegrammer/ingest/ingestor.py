@@ -1,4 +1,4 @@
-"""The one door by which updates enter, whoever brings them (contract 5.2, 5.3, 5.5)."""
+"""The one door by which updates enter, whoever brings them (contract 5.2, 5.3, 5.5, 8)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from attrs import define
 from twisted.logger import Logger
 
+from telegrammer.core.folding import Folded
 from telegrammer.core.ingestion import Ingested
 from telegrammer.core.telegram import Batch
 from telegrammer.ports import Ingestion
@@ -39,21 +40,22 @@ class Ingestor:
         :raises StorageUnavailable: the database could not; nothing was written.
         """
         done = await self.ingestion.accept(batch)
-        if done.jobs:
-            self.on_jobs()
         if done.reset:
             log.warn(
                 "Telegram restarted its update ids: next offset {offset}, epoch {epoch}",
                 offset=done.cursor.next_offset,
                 epoch=done.cursor.epoch,
             )
+        for each in done.quarantined:
+            log.warn(
+                "malformed update {update_id} put aside as entry {entry} of the journal: {why}",
+                update_id=each.update_id,
+                entry=each.entry_id,
+                why=each.why,
+            )
         for update_id in done.skipped:
             log.warn("malformed update {update_id} skipped, as the operator asked", update_id=update_id)
-        if done.evicted:
-            log.warn("purged {count} dead deliveries, to make room for a message", count=done.evicted)
-            self.on_purged(done.evicted)
-        if done.migrated:
-            log.info("{count} subscriptions moved with their groups", count=done.migrated)
+        self._tell(done.jobs, done.migrated, done.evicted)
         if done.fresh:
             log.debug(
                 "ingested {fresh} updates, {jobs} jobs, next offset {offset}",
@@ -62,3 +64,22 @@ class Ingestor:
                 offset=done.cursor.next_offset,
             )
         return done
+
+    async def fold(self, entry_id: int) -> Folded:
+        """
+        Ingest an entry of the journal; returns once it is committed.
+
+        :raises: as ``Ingestion.fold``.
+        """
+        done = await self.ingestion.fold(entry_id)
+        self._tell(done.jobs, done.migrated, done.evicted)
+        return done
+
+    def _tell(self, jobs: int, migrated: int, evicted: int) -> None:
+        if jobs:
+            self.on_jobs()
+        if evicted:
+            log.warn("purged {count} dead deliveries, to make room for a message", count=evicted)
+            self.on_purged(evicted)
+        if migrated:
+            log.info("{count} subscriptions moved with their groups", count=migrated)

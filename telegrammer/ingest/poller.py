@@ -182,7 +182,8 @@ class Poller:
             self._cursor = await self.ingestion.cursor()
             if self._stopped:
                 raise CancelledError
-        outcome = await self._hold(self.api.get_updates(self._cursor.next_offset, self._state.limit))
+        offset = None if self._cursor.from_head else self._cursor.next_offset
+        outcome = await self._hold(self.api.get_updates(offset, self._state.limit))
         if isinstance(outcome, Conflict) and outcome.webhook and self._state.reason != "conflict_webhook":
             webhook = await self._hold(self.api.get_webhook_info())
             host = webhook.host if isinstance(webhook, WebhookInfo) else None

@@ -191,12 +191,16 @@ class Database(Service):
         return caller
 
     def write(
-        self, work: Callable[[sqlite3.Cursor, *Ts], T], *args: *Ts, urgent: bool = False
+        self,
+        work: Callable[[sqlite3.Cursor, *Ts], T],
+        *args: *Ts,
+        urgent: bool = False,
+        begin_within: float | None = None,
     ) -> Deferred[T]:
         """See ``engine.Transactions``, and ``Writer.submit`` for what cancelling does."""
         if not self.running or self._writer is None:
             return fail(problem(StoreClosed))
-        return self._writer.submit(work, *args, urgent=urgent)
+        return self._writer.submit(work, *args, urgent=urgent, begin_within=begin_within)
 
     # -- how it does --------------------------------------------------------------------------------
 

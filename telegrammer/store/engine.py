@@ -55,12 +55,18 @@ class Transactions(Protocol):
         ...
 
     def write(
-        self, work: Callable[[sqlite3.Cursor, *Ts], T], *args: *Ts, urgent: bool = False
+        self,
+        work: Callable[[sqlite3.Cursor, *Ts], T],
+        *args: *Ts,
+        urgent: bool = False,
+        begin_within: float | None = None,
     ) -> Deferred[T]:
         """
         The result of ``work``, committed.  When it fails, nothing of it was written.
 
         :param urgent: a request waits for it: first in its group, and up to 5 s for the lock (else 1 s).
+        :param begin_within: seconds after which it fails as busy unless it has begun, whatever holds it up;
+            one that has begun is waited for to its end.
         """
         ...
 

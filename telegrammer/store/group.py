@@ -10,8 +10,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -29,12 +30,25 @@ class Operation:
     deadline: float
     urgent: bool
     caller: Deferred[object]
-    begun: bool = False
     abandoned: bool = False
     """The caller has cancelled: drop it when it has not begun, else let it finish unheard."""
+    late: IDelayedCall | None = None
+    """The end of the time in which it has to begin."""
+    _unbegun: list[None] = field(factory=lambda: [None], init=False)
+
+    def claim(self) -> bool:
+        """True for the first who asks: the thread, to begin it, or the reactor, to withdraw it."""
+        try:
+            # One step, in whichever thread.
+            self._unbegun.pop()
+        except IndexError:
+            return False
+        return True
 
     def answer(self, outcome: object) -> None:
         """Tell the caller; a Failure is an errback."""
+        if self.late is not None and self.late.active():
+            self.late.cancel()
         if not self.abandoned:
             self.caller.callback(outcome)
 
@@ -104,9 +118,8 @@ def perform(connection: Handle, group: Sequence[Operation], wait: float, begun: 
 
 
 def _perform_one(connection: Handle, operation: Operation) -> object | Failure:
-    if operation.abandoned:
+    if operation.abandoned or not operation.claim():
         return None
-    operation.begun = True
     connection.execute("SAVEPOINT operation")
     cursor = connection.cursor()
     outcome: object | Failure

@@ -30,6 +30,8 @@ OUR_TABLES = frozenset(
     {"gateway", "skip_marks", "keys", "subscriptions", "usernames", "payloads", "deliveries", "lanes"}
 )
 """What every version of ours has; a stranger may use the same ``user_version``."""
+TABLES = OUR_TABLES | {"journal"}
+"""Those of the latest version."""
 
 
 @frozen

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from telegrammer.core.problems import StorageUnavailable, StoreBusy, StoreDamaged, StoreFull
 from telegrammer.store.engine import Handle, mark, problem, translate
-from telegrammer.store.layout import OUR_TABLES
+from telegrammer.store.layout import TABLES
 
 ROOM = 262_144
 """Free bytes from which a disk that was full counts as having room."""
@@ -52,7 +52,7 @@ def look(
 
 def touch_tables(cursor: sqlite3.Cursor) -> None:
     """Read a row of every table."""
-    for table in sorted(OUR_TABLES):
+    for table in sorted(TABLES):
         cursor.execute(f"SELECT * FROM {table} LIMIT 1").fetchone()
 
 

@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from attrs import frozen
+from attrs import field, frozen
 from twisted.logger import Logger
 
 from telegrammer.core.problems import LockHeld, StartRefused, StorageUnavailable
@@ -24,6 +24,7 @@ from telegrammer.ports import Now
 from telegrammer.store import legacy
 from telegrammer.store.engine import Durability, connect, immediate, snapshot, translate
 from telegrammer.store.files import create_private, make_private, make_state_directory
+from telegrammer.store.journal import enter_webhook_mode
 from telegrammer.store.layout import Absent, Layout, Legacy, Ours, look, recognise
 from telegrammer.store.lock import ProcessLock, held_by_another
 from telegrammer.store.look import touch_tables
@@ -58,13 +59,23 @@ class Opened:
     bot_id: int | None
     """The bot the database is bound to."""
     recovered: Recovered
+    webhook_secret: str | None = field(default=None, repr=False)
+    """What Telegram has to show when it pushes; None: it does not."""
 
 
-def open_state(path: Path, *, bot_digits: int | None, durability: Durability = "normal", now: Now) -> Opened:
+def open_state(
+    path: Path,
+    *,
+    bot_digits: int | None,
+    durability: Durability = "normal",
+    now: Now,
+    fresh_secret: str | None = None,
+) -> Opened:
     """
     Make the database ready for the daemon, whose process lock is held.
 
     :param bot_digits: the digits of the token; None skips the comparison.
+    :param fresh_secret: updates are to be pushed, under this secret unless the database has one.
     :raises StartRefused: it belongs to another bot, is unknown (``UnknownSchema``), holds what cannot be
         migrated (``MigrationRefused``), or cannot be opened; nothing was written.
     """
@@ -80,11 +91,12 @@ def open_state(path: Path, *, bot_digits: int | None, durability: Durability = "
         with closing(connect(path, durability=durability, busy_ms=START_BUSY_MS)) as connection:
             with immediate(connection) as cursor:
                 recovered = recover(cursor, now())
+                secret = None if fresh_secret is None else enter_webhook_mode(cursor, fresh_secret)
                 touch_tables(cursor)
     except _TROUBLES as error:
         raise _unusable(path, error) from None
     bot_id = layout.bot_id if isinstance(layout, Ours) else None
-    return Opened(created, migrated_from, backup, bot_id, recovered)
+    return Opened(created, migrated_from, backup, bot_id, recovered, secret)
 
 
 def _wall_clock() -> float:

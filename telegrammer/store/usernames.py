@@ -14,6 +14,7 @@ CHAT = "SELECT chat_id FROM usernames WHERE username = ?"
 CONFIRM = "UPDATE usernames SET observed_at = ? WHERE chat_id = ? AND username = ?"
 FORGET_CHAT = "DELETE FROM usernames WHERE chat_id = ?"
 FORGET_NAME = "DELETE FROM usernames WHERE username = ?"
+NEWER = "SELECT 1 FROM usernames WHERE observed_at >= ? AND (chat_id = ? OR username = ?) LIMIT 1"
 LEARN = "INSERT INTO usernames(chat_id, username, observed_at) VALUES (?, ?, ?)"
 
 
@@ -36,6 +37,17 @@ def observe(cursor: sqlite3.Cursor, observation: Observation, now: int) -> None:
     if username is not None:
         cursor.execute(FORGET_NAME, (username,))
         cursor.execute(LEARN, (chat_id, username, now))
+
+
+def observe_late(cursor: sqlite3.Cursor, observation: Observation, at: int) -> None:
+    """
+    An observation of the past, whose turn has been missed: it holds unless something newer is known.
+
+    :param at: when it was made, in Unix seconds.
+    """
+    newer = cursor.execute(NEWER, (at, observation.chat_id, observation.username)).fetchone()
+    if newer is None and observation.username is not None:
+        observe(cursor, observation, at)
 
 
 @frozen

@@ -79,6 +79,7 @@ class Writer:
         *args: *Ts,
         urgent: bool = False,
         patience: float | None = None,
+        begin_within: float | None = None,
     ) -> Deferred[T]:
         """
         The result of ``work``, committed.
@@ -87,12 +88,18 @@ class Writer:
         finished all the same.
 
         :param patience: seconds to wait for the lock, in place of what ``urgent`` says.
+        :param begin_within: the same, and the operation is withdrawn after so many seconds also when
+            something else holds it up; when it has begun by then, it is waited for to its end.
         """
-        if patience is None:
+        if begin_within is not None:
+            patience = begin_within
+        elif patience is None:
             patience = URGENT_PATIENCE if urgent else BACKGROUND_PATIENCE
 
         def abandon(_: Deferred[object]) -> None:
             operation.abandoned = True
+            if operation.late is not None and operation.late.active():
+                operation.late.cancel()
 
         caller: Deferred[object] = Deferred(abandon)
         operation = Operation(
@@ -101,6 +108,8 @@ class Writer:
         if self._closed:
             operation.answer(Failure(problem(StoreClosed)))
         else:
+            if begin_within is not None:
+                operation.late = self.clock.callLater(begin_within, self._withdraw, operation)
             (self._urgent if urgent else self._background).append(operation)
             self._turn()
         return caller  # type: ignore[return-value]  # answered with what ``work`` returned
@@ -113,6 +122,12 @@ class Writer:
         if self._idle is None:
             self._idle = Deferred()
         return self._idle
+
+    def _withdraw(self, operation: Operation) -> None:
+        """Its time to begin is over."""
+        if operation.claim():
+            operation.answer(Failure(problem(StoreBusy)))
+            operation.abandoned = True
 
     def _take(self) -> list[Operation]:
         group = [operation for operation in self._urgent if not operation.abandoned]

@@ -45,7 +45,7 @@ class FakeTelegram:
     def get_webhook_info(self) -> Deferred[WebhookOutcome]:
         raise AssertionError("the API does not ask for webhooks")
 
-    def get_updates(self, offset: int, limit: int) -> Deferred[PollOutcome]:
+    def get_updates(self, offset: int | None, limit: int) -> Deferred[PollOutcome]:
         raise AssertionError("the API does not poll")
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from attrs import define, field
 
-from telegrammer.store import engine, ingestion, pool, subscriptions, turns
+from telegrammer.store import engine, intake, pool, subscriptions, turns
 from telegrammer.store.migrations import MIGRATIONS
 from tests.support.daemon import PATIENCE, PYTHON, Daemon
 
@@ -31,7 +31,7 @@ LONGEST = 100.0
 """Seconds that the daemon stands at its barrier; then it ends itself, for nobody will."""
 
 FACTS: dict[str, str] = {
-    ingestion.JOBS: "ingest",
+    intake.JOBS: "ingest",
     turns.CLAIM: "claim",
     turns.COMPLETE: "completion",
     subscriptions.INSERT: "subscribe",

@@ -9,7 +9,7 @@ from attrs import define, field
 
 from telegrammer.core.delivery import Claimed, Finished, Slots, Turn, Verdict
 from telegrammer.store import recovery
-from telegrammer.store.ingestion import WAKE, wake
+from telegrammer.store.intake import WAKE, lane_values
 from telegrammer.store.turns import QueueRules, take_turn
 from tests.support.inline_database import InlineDatabase
 
@@ -86,7 +86,7 @@ class DeliveryQueue:
             )
             self.execute("UPDATE payloads SET refs = ? WHERE id = ?", cursor.rowcount, payload_id)
             self.execute("DELETE FROM payloads WHERE refs = 0")
-            cursor.execute(WAKE, wake(0, self.last_update, self.now, chat_id))
+            cursor.execute(WAKE, lane_values(0, self.last_update, self.now, chat_id))
         return updates
 
     def turn(

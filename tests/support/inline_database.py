@@ -61,7 +61,11 @@ class InlineDatabase:
             self.connection.execute("PRAGMA query_only=OFF")
 
     def write(
-        self, work: Callable[[sqlite3.Cursor, *Ts], T], *args: *Ts, urgent: bool = False
+        self,
+        work: Callable[[sqlite3.Cursor, *Ts], T],
+        *args: *Ts,
+        urgent: bool = False,
+        begin_within: float | None = None,
     ) -> Deferred[T]:
         self.urgent.append(urgent)
         if self.trouble is not None:

@@ -9,8 +9,9 @@ from attrs import define, field, frozen
 from twisted.internet.defer import Deferred, succeed
 
 from telegrammer.core.exchange import Reply
+from telegrammer.core.folding import Folded
 from telegrammer.core.ingestion import Cursor, Ingested, plan
-from telegrammer.core.problems import WrongBot
+from telegrammer.core.problems import UnknownEntry, WrongBot
 from telegrammer.core.telegram import (
     Batch,
     IdentityOutcome,
@@ -30,7 +31,7 @@ class FakeApi:
     webhooks: list[Deferred[WebhookOutcome]] = field(factory=list)
     polls: list[Deferred[PollOutcome]] = field(factory=list)
     sends: list[Deferred[SendOutcome]] = field(factory=list)
-    asked: list[tuple[int, int]] = field(factory=list)
+    asked: list[tuple[int | None, int]] = field(factory=list)
     """Offset and limit of every poll so far."""
     sent: list[tuple[int, str]] = field(factory=list)
     cancelled: int = 0
@@ -41,7 +42,7 @@ class FakeApi:
     def get_webhook_info(self) -> Deferred[WebhookOutcome]:
         return self._question(self.webhooks)
 
-    def get_updates(self, offset: int, limit: int) -> Deferred[PollOutcome]:
+    def get_updates(self, offset: int | None, limit: int) -> Deferred[PollOutcome]:
         assert not self.polls, "two polls at once"
         self.asked.append((offset, limit))
         return self._question(self.polls)
@@ -72,6 +73,8 @@ class FakeIngestion:
     gate: Deferred[None] | None = None
     """While set, a batch waits for it before it is committed."""
     committed: list[int] = field(factory=list)
+    entries: dict[int, Folded] = field(factory=dict)
+    """What folding each entry of the journal comes to; of others it holds none."""
 
     async def bind(self, bot_id: int) -> None:
         self._raise()
@@ -98,6 +101,15 @@ class FakeIngestion:
             reset=planned.reset,
             skipped=planned.skipped,
         )
+
+    async def fold(self, entry_id: int) -> Folded:
+        self._raise()
+        if self.gate is not None:
+            await self.gate
+        if entry_id not in self.entries:
+            raise UnknownEntry(f"there is no entry {entry_id}")
+        self.committed.append(entry_id)
+        return self.entries[entry_id]
 
     def _raise(self) -> None:
         if self.trouble:

@@ -10,7 +10,7 @@ from typing import cast
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from telegrammer.config import BY_NAME, SETTINGS, Settings, Token, database_path, load
+from telegrammer.config import SETTINGS, Settings, Token, database_path, load
 from telegrammer.core.problems import SettingsRefused
 from telegrammer.core.retry import Schedule
 from tests.support.certificates import Authority
@@ -71,38 +71,33 @@ class SourceTests(LoadingCase):
 
     def test_every_setting_of_the_values_is_in_the_table(self) -> None:
         names = {field.name for field in attrs.fields(Settings)} - {"token", "notices"}
-        kept = {setting.attribute for setting in SETTINGS if setting.kept}
+        kept = {setting.attribute for setting in SETTINGS}
         self.assertEqual(kept - {"config", "token_file"}, names)
 
     def test_the_defaults_shown_are_the_defaults(self) -> None:
         settings, _ = self.load()
         for setting in SETTINGS:
-            if setting.name in ("config", "db", "token-file", "listen", "ca-file") or not setting.kept:
+            if setting.name in ("config", "db", "token-file", "listen", "ca-file"):
+                continue
+            if setting.name.startswith("webhook-"):
                 continue
             with self.subTest(setting.name):
                 self.assertEqual(setting.parse(setting.default), getattr(settings, setting.attribute))
 
-    def test_settings_with_one_possible_value(self) -> None:
-        plain, _ = self.load()
-        for name, word in (("ingest", "poll"), ("on-malformed", "hold")):
-            variable = {BY_NAME[name].variable: word}
-            self.assertEqual(self.load({name: word})[0], plain)
-            self.assertEqual(self.load(environ=ENVIRON | variable)[0], plain)
-            self.assertEqual(self.load({"config": self.file(f'{name} = "{word}"')})[0], plain)
-            self.assertEqual(BY_NAME[name].parse(BY_NAME[name].default), word)
-        refusal = self.refusal({"ingest": "webhook", "on-malformed": "quarantine"})
-        self.assertEqual(
-            refusal.problems,
-            (
-                "ingest: must be poll, the only one that this version supports (flag --ingest)",
-                "on-malformed: must be hold, the only one that this version supports (flag --on-malformed)",
-            ),
-        )
+    def test_a_webhook_needs_its_url(self) -> None:
+        refusal = self.refusal({"ingest": "webhook"})
+        self.assertEqual(refusal.problems, ("webhook-url: is needed with ingest webhook (flag --ingest)",))
         self.assertTrue(refusal.usage)
-        (line,) = self.problems(environ=ENVIRON | {"TELEGRAMMER_INGEST": "Poll"})
+        said = {"webhook-url": "https://bot.example", "webhook-listen": "tcp:8443:interface=127.0.0.1"}
+        settings, warnings = self.load({"ingest": "webhook"} | said)
+        self.assertEqual(settings.webhook_url, "https://bot.example/telegram/webhook")
+        self.assertEqual(warnings, ())
+        # One word goes back to polling.
+        self.assertEqual(self.load(said)[0].ingest, "poll")
+        _, [warning] = self.load({"ingest": "webhook"} | said | {"webhook-listen": "tcp:8443"})
+        self.assertIn("beyond loopback", warning)
+        (line,) = self.problems(environ=ENVIRON | {"TELEGRAMMER_INGEST": "webhook"})
         self.assertIn("(environment variable TELEGRAMMER_INGEST)", line)
-        (line,) = self.problems({"config": self.file('on-malformed = "quarantine"')})
-        self.assertRegex(line, r"^on-malformed: must be hold, .* \(config file ")
 
     def test_flag_then_environment_then_file_then_default(self) -> None:
         config = self.file('port = 1\nhost = "127.0.0.2"\nhttp-queue = 3\ndurability = "full"\n')

@@ -50,10 +50,18 @@ class ParserTests(SynchronousTestCase):
         self.assertEqual(parsers.choice("text", "json")("json"), "json")
         self.assertRaisesRegex(ValueError, "^must be text or json$", parsers.choice("text", "json"), "JSON")
 
-    def test_the_only_word(self) -> None:
-        self.assertEqual(parsers.only("poll")("poll"), "poll")
-        for text in ("webhook", "", "POLL", "poll "):
-            self.assertRaisesRegex(ValueError, "^must be poll, the only one ", parsers.only("poll"), text)
+    def test_webhook_urls(self) -> None:
+        for text, url in (
+            ("https://bot.example", "https://bot.example/telegram/webhook"),
+            ("https://Bot.Example:8443/", "https://bot.example:8443/telegram/webhook"),
+            ("https://bot.example/hook/", "https://bot.example/hook/"),
+            ("https://bot.example/hook?x=%20y", "https://bot.example/hook?x=%20y"),
+            ("http://127.0.0.1:8080/telegram/webhook", "http://127.0.0.1:8080/telegram/webhook"),
+        ):
+            self.assertEqual(parsers.webhook_url(text), url)
+        for text in ("http://bot.example", "ftp://bot.example", "https://", "https://a:b@c", "https://c/#d"):
+            self.assertRaises(ValueError, parsers.webhook_url, text)
+        self.assertRaisesRegex(ValueError, "our secret", parsers.webhook_url, "http://10.0.0.1/x")
 
     def test_paths_are_absolute(self) -> None:
         self.assertEqual(parsers.path("/a/../b"), Path("/b"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from telegrammer.store import ingestion, keys, subscriptions, usernames
+from telegrammer.store import ingestion, intake, keys, subscriptions, usernames
 from tests.support.inline_database import InlineDatabase
 from tests.support.plans import costly_steps, plan_of
 
@@ -22,12 +22,12 @@ HOT = {
     "of the chat": subscriptions.OF_CHAT,
     "drained": subscriptions.DELETE_DRAINED,
     "cursor": ingestion.CURSOR,
-    "anybody": ingestion.ANYBODY,
-    "payload": ingestion.PAYLOAD,
-    "jobs": ingestion.JOBS,
-    "refer": ingestion.REFER,
-    "unused": ingestion.DROP_UNUSED,
-    "wake": ingestion.WAKE,
+    "anybody": intake.ANYBODY,
+    "payload": intake.PAYLOAD,
+    "jobs": intake.JOBS,
+    "refer": intake.REFER,
+    "unused": intake.DROP_UNUSED,
+    "wake": intake.WAKE,
     "marks": ingestion.DROP_PASSED_MARKS,
 }
 
@@ -42,7 +42,7 @@ class PlanTests(SynchronousTestCase):
             self.assertEqual(costly_steps(self.database.connection, statement), [], name)
 
     def test_jobs_are_selected_by_their_chat(self) -> None:
-        steps = plan_of(self.database.connection, ingestion.JOBS)
+        steps = plan_of(self.database.connection, intake.JOBS)
         self.assertTrue(any("subscriptions_chat (chat_id=?)" in step for step in steps), steps)
 
     def test_the_same_after_analyze(self) -> None:
