@@ -66,6 +66,14 @@ class UpdateQueue:
             self._forget([update_id for update_id in self._pending if update_id < offset])
         return list(self._pending.values())[:limit]
 
+    def waiting(self) -> list[tuple[int, bytes]]:
+        """All of them with their ids, for who pushes them to a webhook."""
+        return list(self._pending.items())
+
+    def confirm(self, update_id: int) -> None:
+        """Forget this one, which a webhook has taken; others may wait before it."""
+        self._pending.pop(update_id, None)
+
     def _forget(self, ids: Iterable[int]) -> None:
         for update_id in ids:
             del self._pending[update_id]

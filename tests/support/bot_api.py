@@ -17,7 +17,8 @@ from attrs import field, frozen
 from telegrammer.demo.update_queue import UpdateQueue
 from tests.support.daemon import PATIENCE, TOKEN
 from tests.support.http_server import HttpServer, Request, has_left, response
-from tests.support.overheard import PAYLOAD
+from tests.support.overheard import OVERHEARD, PAYLOAD
+from tests.support.pusher import DEFAULT_CONNECTIONS, MOST_CONNECTIONS, Pusher
 
 JSON = "Content-Type: application/json"
 
@@ -34,6 +35,7 @@ REPEATED_CONFLICT_DELAY = 3.0
 LONGEST_POLL = 50
 NOT_BY_DEFAULT = ("chat_member", "message_reaction", "message_reaction_count")
 
+_SECRET = re.compile(r"[A-Za-z0-9_-]{0,256}").fullmatch
 _TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]{10,}").fullmatch
 
 
@@ -74,6 +76,7 @@ class BotApi(HttpServer):
     Confirms by offset, holds polls, counts them; ``script`` and ``fallback`` put other answers in.
 
     Of two polls that are held the older ends with a 409, and so does every one while ``webhook`` is set.
+    What waits is then pushed by ``pusher``.
     ``withhold``: from now on no poll is answered, whatever is in the queue.
     """
 
@@ -84,8 +87,6 @@ class BotApi(HttpServer):
         self.queue = UpdateQueue(next_id=first_id)
         self.calls: list[Call] = []
         self.withhold = False
-        self.webhook = ""
-        """The URL of the webhook that is set, or nothing."""
         self.open_polls = 0
         self.most_open_polls = 0
         self.fallback: dict[str, Answer] = {}
@@ -97,8 +98,24 @@ class BotApi(HttpServer):
         self._why_older_ends = OTHER_POLL
         self._last_conflict = -REPEATED_CONFLICT_DELAY
         super().__init__(tls=tls, port=port)
+        self.pusher = Pusher(self.queue, self.changed)
+
+    def close(self) -> None:
+        self.pusher.close()
+        super().close()
 
     # -- for the test ----------------------------------------------------------------------------------
+
+    @property
+    def webhook(self) -> str:
+        """The URL of the webhook that is set, or nothing; set here, nothing is pushed to it."""
+        return self.pusher.url
+
+    @webhook.setter
+    def webhook(self, url: str) -> None:
+        with self.changed:
+            self.pusher.point(url)
+            self._end_polls()
 
     def script(self, method: str, *answers: Answer) -> None:
         """The next calls of ``method`` get these answers."""
@@ -190,25 +207,66 @@ class BotApi(HttpServer):
         return True
 
     def _getWebhookInfo(self, call: Call, wire: socket.socket) -> bool:
-        info = {"url": self.webhook, "has_custom_certificate": False}
-        wire.sendall(success(info | {"pending_update_count": len(self.queue)}))
+        with self.changed:
+            info: dict[str, object] = {"url": self.webhook, "has_custom_certificate": False}
+            info["pending_update_count"] = len(self.queue)
+            if self.webhook:
+                info["max_connections"] = self.pusher.max_connections
+                if self._allowed:
+                    info["allowed_updates"] = self._allowed
+                if self.pusher.last_error is not None:
+                    info["last_error_date"], info["last_error_message"] = self.pusher.last_error
+        wire.sendall(success(info))
         return True
 
     def _setWebhook(self, call: Call, wire: socket.socket) -> bool:
+        url, secret = str(call.arguments.get("url", "")), str(call.arguments.get("secret_token", ""))
+        if not url:
+            return self._deleteWebhook(call, wire)
+        address = urlsplit(url)
+        if address.scheme != "https":
+            why = "bad webhook: An HTTPS URL must be provided for webhook"
+        elif address.port not in (None, 443, 80, 88, 8443):
+            why = "bad webhook: Webhook can be set up only on ports 80, 88, 443 or 8443"
+        elif not _SECRET(secret):
+            why = "secret token contains unallowed characters"
+        else:
+            why = ""
+        if why:
+            wire.sendall(failure(400, f"Bad Request: {why}"))
+            return True
+        most = _number(call.arguments.get("max_connections", 0)) or DEFAULT_CONNECTIONS
+        if len(secret) >= 16:
+            OVERHEARD.must_not_show("webhook secret", secret)
         with self.changed:
-            self.webhook = str(call.arguments.get("url", ""))
-            if self.webhook:
-                self._newest_poll += 1
-                self._why_older_ends = SET_WEBHOOK
-            self.changed.notify_all()
+            self._allow(call)
+            self._drop(call)
+            self.pusher.set(url, secret, min(max(most, 1), MOST_CONNECTIONS))
+            self._end_polls()
         wire.sendall(success(b"true"))
         return True
 
     def _deleteWebhook(self, call: Call, wire: socket.socket) -> bool:
         with self.changed:
-            self.webhook = ""
+            self._drop(call)
+            self.pusher.point("")
         wire.sendall(success(b"true"))
         return True
+
+    def _allow(self, call: Call) -> None:
+        if "allowed_updates" in call.arguments:
+            allowed = call.arguments["allowed_updates"]
+            self._allowed = json.loads(allowed) if isinstance(allowed, str) else list(allowed)
+
+    def _drop(self, call: Call) -> None:
+        if str(call.arguments.get("drop_pending_updates", "")).lower() in ("true", "1"):
+            self.queue.clear()
+
+    def _end_polls(self) -> None:
+        if self.webhook:
+            self._newest_poll += 1
+            self._why_older_ends = SET_WEBHOOK
+        self.changed.notify_all()
 
     def _sendMessage(self, call: Call, wire: socket.socket) -> bool:
         chat_id, text = call.arguments["chat_id"], call.arguments["text"]
@@ -223,9 +281,7 @@ class BotApi(HttpServer):
         if self.webhook:
             return self._conflict(WEBHOOK_ACTIVE, wire)
         with self.changed:
-            if "allowed_updates" in call.arguments:
-                allowed = call.arguments["allowed_updates"]
-                self._allowed = json.loads(allowed) if isinstance(allowed, str) else list(allowed)
+            self._allow(call)
             self.open_polls += 1
             self.most_open_polls = max(self.most_open_polls, self.open_polls)
             number = None

@@ -42,6 +42,12 @@ class UpdateQueueTests(SynchronousTestCase):
     def test_an_offset_in_the_future_starts_at_the_head(self) -> None:
         self.assertEqual(ids(self.queue.take(15 + 11, 100)), [10, 11, 12, 13, 14])
 
+    def test_one_alone_is_confirmed(self) -> None:
+        self.queue.confirm(12)
+        self.queue.confirm(12)
+        self.assertEqual([update_id for update_id, _ in self.queue.waiting()], [10, 11, 13, 14])
+        self.assertEqual(self.queue.waiting()[0][1], b'{"update_id":10,"message":{}}')
+
     def test_restarted_ids_come_below_an_old_offset(self) -> None:
         self.queue.restart_ids(3)
         self.assertEqual(self.queue.push(b'"message":{}'), 3)
