@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from secrets import token_urlsafe
 from typing import Any
 
 from attrs import define, field
@@ -30,6 +31,7 @@ from telegrammer.delivery.housekeeping import Housekeeping, interval
 from telegrammer.ingest.bot_api import BotApi
 from telegrammer.ingest.ingestor import Ingestor
 from telegrammer.ingest.poller import Poller, PollerService
+from telegrammer.ingest.webhook import WebhookIntake
 from telegrammer.notices.carrier import Carrier
 from telegrammer.notices.handle import Handle
 from telegrammer.notices.service import Notices
@@ -43,6 +45,7 @@ from telegrammer.service import OrderedServices, Repeating, SystemdNotifier, Wak
 from telegrammer.store.database import Database
 from telegrammer.store.deliveries import SqlDeliveries
 from telegrammer.store.ingestion import SqlIngestion
+from telegrammer.store.journal import SqlJournal
 from telegrammer.store.keys import SqlKeys
 from telegrammer.store.lock import ProcessLock
 from telegrammer.store.migrate import backups
@@ -51,18 +54,22 @@ from telegrammer.store.subscriptions import SqlSubscriptions
 from telegrammer.store.turns import QueueRules
 from telegrammer.store.usernames import SqlUsernames
 from telegrammer.web.api import Api
+from telegrammer.web.credentials import BearerKeys
 from telegrammer.web.health import Health
 from telegrammer.web.limits import RequestLimits
 from telegrammer.web.listening import Listening, Ports, tcp_endpoint
+from telegrammer.web.screen import Area
 from telegrammer.web.site import GatewaySite
+from telegrammer.web.webhook import Webhook
 
 log = Logger()
 
 
-def build(settings: Settings, reactor: Any) -> OrderedServices:
+def build(settings: Settings, reactor: Any, keep_secret: Callable[[str], None]) -> OrderedServices:
     """
     The daemon, not started.  Nothing is opened, locked or scheduled yet.
 
+    :param keep_secret: told of a secret that only the start finds, or makes: it must appear in no log.
     :raises StartRefused: ``--ca-file`` is of no use.
     """
     # callLater waits by this clock; Twisted's own is the wall clock, and a clock that is set would stop
@@ -72,7 +79,7 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
     jitter = random.random
 
     lock = ProcessLock(settings.db)
-    state = _State(settings, now)
+    state = _State(settings, now, keep_secret)
     database = Database(settings.db, reactor, settings.durability, state.open)
 
     tls = policy_for_https(settings.ca_file)
@@ -166,33 +173,44 @@ def build(settings: Settings, reactor: Any) -> OrderedServices:
     limits = SubscriptionLimits(settings.max_subscriptions_per_key, settings.max_subscriptions)
     subscriptions = SqlSubscriptions(database, limits, now, on_left=poller.notify_room)
     api = Api(subscriptions, SqlUsernames(database), telegram, health)
-    site = GatewaySite(
-        api.resource(),
-        api.routes,
-        SqlKeys(database),
-        reactor,
-        RequestLimits(settings.http_workers, settings.http_queue, settings.max_connections),
-    )
+    areas = [api.area(BearerKeys(SqlKeys(database), reactor))]
+    webhook = _webhook(settings, database, now, reactor, state)
+    front = RequestLimits(settings.http_workers, settings.http_queue, settings.max_connections)
+    doors: dict[str, Ports] = {}
+    if webhook is not None and settings.webhook_listen is not None:
+        site = GatewaySite([webhook], reactor, front)
+        doors["webhook ports"] = Ports([settings.webhook_listen], site, reactor, "webhook listening")
+    elif webhook is not None:
+        areas.append(webhook)
     address = tcp_endpoint(settings.host, settings.port, settings.max_connections)
-    ports = Ports(settings.listen or (address,), site, reactor)
+    ports = Ports(settings.listen or (address,), GatewaySite(areas, reactor, front), reactor)
+    doors = {"ports": ports, **doors}
 
     root = OrderedServices(reactor, settings.shutdown_timeout)
     parts: dict[str, IService] = {
         "lock": lock,
-        "ports": ports,
+        **doors,
         "database": database,
         "sockets": sockets,
         **({} if notices is None else {"notices": notices}),
         "deliveries": dispatcher,
         "housekeeping": rounds,
         "poller": PollerService(poller),
-        "http": Listening(ports),
+        "http": Listening(tuple(doors.values())),
         "systemd": SystemdNotifier(os.environ.get("NOTIFY_SOCKET"), reactor, _watchdog_usec(os.environ)),
     }
     for name, part in parts.items():
         part.setName(name)
         part.setServiceParent(root)
     return root
+
+
+def _webhook(settings: Settings, database: Database, now: Now, reactor: Any, state: _State) -> Area | None:
+    """What Telegram pushes to; None: it does not."""
+    if settings.ingest != "webhook":
+        return None
+    journal = SqlJournal(database, now, settings.journal_retention)
+    return Webhook(WebhookIntake(journal, reactor)).area(lambda: state.webhook_secret)
 
 
 def _notices(
@@ -240,10 +258,13 @@ class _State:
 
     settings: Settings
     now: Now
+    keep_secret: Callable[[str], None]
     bound: Identity | None = field(default=None, init=False)
     """The bot the database belongs to, until ``getMe`` tells more."""
     backups: tuple[str, ...] = field(default=(), init=False)
     """Names of the backups that migrations, of whatever process, have left beside the database."""
+    webhook_secret: str | None = field(default=None, init=False, repr=False)
+    """What Telegram has to show when it pushes; None before the opening, and when it is polled."""
 
     def open(self) -> None:
         opened = open_state(
@@ -251,7 +272,11 @@ class _State:
             bot_digits=self.settings.token.bot_id,
             durability=self.settings.durability,
             now=self.now,
+            fresh_secret=token_urlsafe(32) if self.settings.ingest == "webhook" else None,
         )
+        self.webhook_secret = opened.webhook_secret
+        if opened.webhook_secret is not None:
+            self.keep_secret(opened.webhook_secret)
         self.bound = None if opened.bot_id is None else Identity(opened.bot_id)
         self.backups = tuple(backup.name for backup in backups(self.settings.db))
         if opened.created:

@@ -2,7 +2,8 @@
 Log lines: text or JSON, one event a line, foreign text made harmless, secrets taken out (contract 9).
 
 Nothing that knows a secret should log it; ``Redactor`` is the last defence, for the exception text of a
-library or a line that nobody foresaw.  It is given the token and knows the shapes of keys and tokens.
+library or a line that nobody foresaw.  It is given the token and knows the shapes of keys and tokens; what
+the database holds of secrets it learns when that is opened.
 """
 
 from __future__ import annotations
@@ -61,26 +62,29 @@ def whence(error: BaseException | None) -> str:
     return f"{type(error).__name__}{where}"
 
 
-@frozen(init=False)
 class Redactor:
     """Takes secrets out of text: those it is given, and whatever is shaped like a key or a token."""
 
-    _known: re.Pattern[str] | None
-
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        spellings: set[str] = set()
+        self._spellings: set[str] = set()
+        self._known: re.Pattern[str] | None = None
         for secret in secrets:
-            # A token's part after the colon is as good as the whole.
-            for part in (secret, secret.partition(":")[2]):
-                if part:
-                    spellings |= {part, quote(part, safe=""), repr(part)[1:-1]}
-        longest_first = sorted(spellings, key=len, reverse=True)
-        known = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
-        self.__attrs_init__(known)
+            self.learn(secret)
+
+    def learn(self, secret: str) -> None:
+        """From now on, this too: a secret that was found, or made, after the log had begun."""
+        # A token's part after the colon is as good as the whole.
+        for part in (secret, secret.partition(":")[2]):
+            if part:
+                self._spellings |= {part, quote(part, safe=""), repr(part)[1:-1]}
+        longest_first = sorted(self._spellings, key=len, reverse=True)
+        # One assignment: events come from every thread.
+        self._known = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
     def __call__(self, text: str) -> str:
-        if self._known is not None:
-            text = self._known.sub(REMOVED, text)
+        known = self._known
+        if known is not None:
+            text = known.sub(REMOVED, text)
         return _SHAPES.sub(REMOVED, text)
 
     def __repr__(self) -> str:
@@ -233,14 +237,17 @@ def line_observer(form: str, stream: LineStream, secrets: Iterable[str] = ()) ->
     return LineObserver(stream, LINES[form], Redactor(secrets))
 
 
-def start_logging(form: str, stream: LineStream, secrets: Iterable[str] = ()) -> None:
+def start_logging(form: str, stream: LineStream, secrets: Iterable[str] = ()) -> Redactor:
     """
     Begin the process's logging to ``stream``, once.
 
     :param form: ``text`` or ``json``.
     :param secrets: texts that must not appear (the token).
+    :returns: what takes them out, to ``learn`` of more.
     """
-    globalLogBeginner.beginLoggingTo([line_observer(form, stream, secrets)])
+    observer = line_observer(form, stream, secrets)
+    globalLogBeginner.beginLoggingTo([observer])
+    return observer.redact
 
 
 @implementer(ILogObserver)
@@ -271,6 +278,12 @@ class RedactingFilter:
         event["log_format"], event["log_text"] = "{log_text}", clean
 
 
-def redact_all_logs(secrets: Iterable[str]) -> None:
-    """Redact every event of the process; to be called before another log observer is added."""
-    globalLogPublisher.addObserver(RedactingFilter(Redactor(secrets)))
+def redact_all_logs(secrets: Iterable[str]) -> Redactor:
+    """
+    Redact every event of the process; to be called before another log observer is added.
+
+    :returns: what does it, to ``learn`` of more.
+    """
+    redact = Redactor(secrets)
+    globalLogPublisher.addObserver(RedactingFilter(redact))
+    return redact

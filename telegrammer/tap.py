@@ -159,7 +159,7 @@ def makeService(options: Options) -> IService:
     if options.problems:
         return RefusedDaemon(options.problems, refused)
     settings = options.settings
-    redact_all_logs(settings.secrets)
+    redact = redact_all_logs(settings.secrets)
 
     def build() -> IService:
         # Late: Klein picks the reactor at import, and twistd may have been told which.
@@ -168,7 +168,7 @@ def makeService(options: Options) -> IService:
         reactor = the_reactor()
         stop.append(StopOnce(reactor))
         stop[0].watch()
-        root = build(settings, reactor)
+        root = build(settings, reactor, redact.learn)
         spare_the_collector()
         return root
 

@@ -20,7 +20,7 @@ from telegrammer.daemon import (
     spare_the_collector,
     the_reactor,
 )
-from telegrammer.logs import start_logging
+from telegrammer.logs import Redactor, start_logging
 
 log = Logger()
 
@@ -34,11 +34,11 @@ def serve(arguments: argparse.Namespace) -> int:
     :raises SettingsRefused: before there is a log.
     """
     settings, warnings = load(arguments.flags, os.environ, unknown_flags=arguments.unknown)
-    start_logging(settings.log_format, sys.stderr, settings.secrets)
-    return _run(settings, warnings)
+    redact = start_logging(settings.log_format, sys.stderr, settings.secrets)
+    return _run(settings, warnings, redact)
 
 
-def _run(settings: Settings, warnings: tuple[str, ...]) -> int:
+def _run(settings: Settings, warnings: tuple[str, ...], redact: Redactor) -> int:
     reactor = the_reactor()
     stop = StopOnce(reactor)
     stop.watch()
@@ -46,7 +46,7 @@ def _run(settings: Settings, warnings: tuple[str, ...]) -> int:
     def build() -> IService:
         from telegrammer.app import build
 
-        return build(settings, reactor)
+        return build(settings, reactor, redact.learn)
 
     budget = settings.shutdown_timeout + GRACE
     daemon = Daemon(build, warnings, on_stop=lambda: end_within(budget, lambda: 0))

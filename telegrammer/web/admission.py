@@ -39,11 +39,11 @@ from telegrammer.web.pacing import PacedWriter
 from telegrammer.web.request import AdmittedRequest, render
 from telegrammer.web.responses import (
     BAD_REQUEST,
-    BODY_TOO_LARGE,
     INTERNAL_ERROR,
     OVERLOADED,
     REQUEST_TIMEOUT,
     Response,
+    body_too_large,
 )
 from telegrammer.web.screen import Head, Refusal, Verdict
 
@@ -106,6 +106,7 @@ class AdmissionChannel(HTTPChannel):
     _expects_continue = False
     _answered: Request | None = None
     _taken = 0
+    _body_bytes = 0
     _input_ended = False
 
     # -- the connection --------------------------------------------------------------------------------
@@ -212,8 +213,9 @@ class AdmissionChannel(HTTPChannel):
         elif self.stage is Stage.BODY and data:
             self._body_stall.restart(self.site.limits.body_stall_seconds)
             self._taken += len(data)
-            if self._taken > (_FRAMING + 1) * self.site.limits.body_bytes:
-                return self.refuse(BODY_TOO_LARGE)
+            limit = self._body_bytes
+            if self._taken > (_FRAMING + 1) * limit:
+                return self.refuse(body_too_large(limit))
         super().dataReceived(data)
         if self.stage is Stage.HEAD and b"\n" in self._buffer and b"\r\n" not in self._buffer:
             # An LF without its CR: no line of it will ever be complete, waiting would not help.
@@ -304,6 +306,7 @@ class AdmissionChannel(HTTPChannel):
         elif isinstance(verdict, Refusal):
             self.refuse(verdict.response)
         else:
+            self._body_bytes = verdict.body_bytes
             self._expect(Stage.BODY, limits.body_seconds, self._body_late)
             self._body_stall.set(limits.body_stall_seconds, self._body_late)
             if self._expects_continue and not self._buffer:

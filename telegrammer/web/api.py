@@ -7,29 +7,25 @@ within the limits.  Importing this module imports Klein, which installs the defa
 
 from __future__ import annotations
 
-import traceback
 from io import BytesIO
 from typing import Any, ClassVar, Protocol
 
 from attrs import define
 from klein import Klein
 from twisted.internet.defer import Deferred
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from twisted.web.resource import IResource
-from werkzeug.exceptions import HTTPException, MethodNotAllowed
-from werkzeug.routing import Map
 
-from telegrammer.core.problems import TelegrammerError
 from telegrammer.core.requests import parse_id, parse_send, parse_subscribe
 from telegrammer.ports import Subscriptions, TelegramApi, Usernames
 from telegrammer.web import responses
+from telegrammer.web.credentials import Credentials
+from telegrammer.web.failures import answer_to
 from telegrammer.web.health import Health
-from telegrammer.web.responses import Response, ResponseHead, put_head
+from telegrammer.web.responses import ResponseHead, put_head
+from telegrammer.web.screen import Area
 from telegrammer.web.shield import shielded
-
-log = Logger()
 
 
 class Admitted(ResponseHead, Protocol):
@@ -67,14 +63,13 @@ class Api:
     app.url_map.merge_slashes = False
 
     def resource(self) -> IResource:
-        """The root of the site."""
+        """What serves the routes."""
         resource: IResource = self.app.resource()
         return resource
 
-    @property
-    def routes(self) -> Map:
-        """The paths and methods there are, for who judges a request before its body."""
-        return self.app.url_map
+    def area(self, credentials: Credentials) -> Area:
+        """Its part of a site."""
+        return Area(self.resource(), self.app.url_map, credentials, immediate=frozenset({"/health"}))
 
     @app.route("/send", methods=["POST"])
     async def send(self, request: Admitted) -> bytes:
@@ -114,29 +109,4 @@ class Api:
 
     @app.handle_errors(Exception)
     def refuse(self, request: IRequest, failure: Failure) -> bytes:
-        return put_head(request, _answer_to(failure))
-
-
-def _answer_to(failure: Failure) -> Response:
-    match failure.value:
-        case MethodNotAllowed(valid_methods=allowed):
-            return responses.method_not_allowed(allowed or ())
-        case HTTPException():
-            return responses.NOT_FOUND
-        case TelegrammerError() as error:
-            answer = responses.from_problem(error)
-        case _:
-            answer = responses.INTERNAL_ERROR
-    if answer is responses.INTERNAL_ERROR:
-        log.error(
-            "a request failed unexpectedly: {kind} at {where}",
-            kind=type(failure.value).__name__,
-            where=_where(failure),
-        )
-    return answer
-
-
-def _where(failure: Failure) -> str:
-    """The way to the fault without its text: an exception's message may quote what no log should hold."""
-    frames = traceback.extract_tb(failure.getTracebackObject())
-    return " > ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames)
+        return put_head(request, answer_to(failure))

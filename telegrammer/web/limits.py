@@ -35,7 +35,6 @@ class RequestLimits:
     """How long the credentials may take to be looked up."""
     quick_lookup_seconds: float = 0.06
     """The same for routes that answer within 100 ms whatever happens (contract 2.3)."""
-    body_bytes: int = 64 * 1024
     body_stall_seconds: float = 5
     body_seconds: float = 30
     wait_seconds: float = 5

@@ -76,6 +76,8 @@ class Ports(Service):
     site: GatewaySite
     reactor: Any
     """What endpoint strings need of a reactor depends on their kind."""
+    what: str = "listening"
+    """How the log calls it."""
     _ports: list[IListeningPort] = field(factory=list, init=False)
 
     def startService(self) -> None:
@@ -137,14 +139,19 @@ class Ports(Service):
 
 @define(eq=False)
 class Listening(Service):
-    """Says that requests are accepted; at the stop closes the ports and sees requests in progress through."""
+    """
+    Says that requests are accepted; at the stop closes the ports and sees requests in progress through.
 
-    ports: Ports
+    :ivar doors: told of in this order; at the stop all are closed before any is waited for.
+    """
+
+    doors: Sequence[Ports]
 
     def startService(self) -> None:
         super().startService()
-        for address in self.ports.addresses():
-            log.info("listening on {address}", address=address)
+        for ports in self.doors:
+            for address in ports.addresses():
+                log.info("{what} on {address}", what=ports.what, address=address)
 
     def stopService(self) -> Deferred[None]:
         """Fires when requests in progress have their answers and all connections are gone."""
@@ -152,9 +159,11 @@ class Listening(Service):
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
-        drained = self.ports.site.drain()
-        await self.ports.close()
-        await drained
+        drained = [ports.site.drain() for ports in self.doors]
+        for ports in self.doors:
+            await ports.close()
+        for each in drained:
+            await each
 
 
 def _release(path: bytes) -> None:

@@ -19,7 +19,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.server import Request
 
 from telegrammer.web.limits import Overloaded
-from telegrammer.web.responses import BODY_TOO_LARGE, INTERNAL_ERROR, OVERLOADED, Response, put_head
+from telegrammer.web.responses import INTERNAL_ERROR, OVERLOADED, Response, body_too_large, put_head
 from telegrammer.web.screen import NO_ROUTE, Admission, Refusal, Verdict
 
 if TYPE_CHECKING:
@@ -80,10 +80,11 @@ class AdmittedRequest(Request):
         """
         The id of the key that calls.
 
-        :raises LookupError: the request was refused or not judged; no handler gets such a one.
+        :raises LookupError: the request was refused or not judged, and no handler gets such a one; or it
+            came in without a key, as Telegram does.
         """
-        if not isinstance(self.verdict, Admission):
-            raise LookupError("this request was not admitted")
+        if not isinstance(self.verdict, Admission) or self.verdict.caller is None:
+            raise LookupError("this request was not admitted by a key")
         return self.verdict.caller
 
     @property
@@ -121,7 +122,7 @@ class AdmittedRequest(Request):
             return
         self._size += len(data)
         if self._size > verdict.body_bytes:
-            self.channel.refuse(BODY_TOO_LARGE)
+            self.channel.refuse(body_too_large(verdict.body_bytes))
         else:
             self.content.write(data)
 

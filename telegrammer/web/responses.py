@@ -39,6 +39,8 @@ Headers = tuple[tuple[bytes, bytes], ...]
 _NO_STORE: Headers = ((b"Cache-Control", b"no-store"),)
 _JSON: Headers = ((b"Content-Type", b"application/json"), *_NO_STORE)
 _NO_CONTENT = 204
+SECRET_HEADER = b"X-Telegram-Bot-Api-Secret-Token"
+"""In which Telegram shows the ``secret_token`` of a webhook."""
 _KIND_LIMIT = 60
 """Characters of a media type that are shown to the caller who sent it."""
 
@@ -104,9 +106,15 @@ UNAUTHORIZED = problem(
     "exactly one header 'Authorization: Bearer KEY' with a valid key is needed",
     headers=[(b"WWW-Authenticate", b"Bearer")],
 )
+WRONG_SECRET = problem(
+    401,
+    "UNAUTHORIZED",
+    f"exactly one header {SECRET_HEADER.decode()!r} with the secret of the webhook is needed",
+    # There is no registered scheme for it, and every 401 has to name one (RFC 9110, 15.5.2).
+    headers=[(b"WWW-Authenticate", SECRET_HEADER)],
+)
 NOT_FOUND = problem(404, "NOT_FOUND", "there is nothing under this path")
 REQUEST_TIMEOUT = problem(408, "REQUEST_TIMEOUT", "the request did not arrive in time")
-BODY_TOO_LARGE = problem(413, "BODY_TOO_LARGE", "the request body is larger than 65536 bytes")
 INTERNAL_ERROR = problem(500, "INTERNAL_ERROR", "the gateway failed on this request; its log says more")
 OVERLOADED = problem(
     503,
@@ -120,11 +128,13 @@ STORAGE_UNAVAILABLE = problem(
 )
 
 
-def body_too_large(declared: int) -> Response:
-    """413 for a body of known length; `BODY_TOO_LARGE` is for one that was found too long on its way."""
-    return problem(
-        413, "BODY_TOO_LARGE", f"the request body has {declared} bytes; at most 65536 bytes are taken"
-    )
+def body_too_large(limit: int, declared: int | None = None) -> Response:
+    """413; ``declared``: the length, where it was known before the body came."""
+    if declared is None:
+        message = f"the request body is larger than {limit} bytes"
+    else:
+        message = f"the request body has {declared} bytes; at most {limit} bytes are taken"
+    return problem(413, "BODY_TOO_LARGE", message)
 
 
 def unsupported_media_type(given: Sequence[bytes]) -> Response:
@@ -147,6 +157,17 @@ def method_not_allowed(allowed: Iterable[str]) -> Response:
     return problem(
         405, "METHOD_NOT_ALLOWED", "the path does not have this method", headers=[(b"Allow", allow)]
     )
+
+
+# -- answers to Telegram (contract 8) -----------------------------------------------------------------
+
+JOURNALED = json_response({"ok": True})
+NOT_JOURNALED = problem(
+    503,
+    "STORAGE_UNAVAILABLE",
+    "the update could not be journaled in time; send it again",
+    headers=[(b"Retry-After", b"1")],
+)
 
 
 # -- answers of the routes ----------------------------------------------------------------------------

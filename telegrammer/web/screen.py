@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from attrs import define, field, frozen
-from twisted.internet.defer import CancelledError, Deferred, TimeoutError
-from twisted.internet.interfaces import IReactorTime
-from twisted.logger import Logger
 from twisted.web.http_headers import Headers
+from twisted.web.resource import IResource
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from werkzeug.routing import Map, MapAdapter
 
-from telegrammer.core.bearer import bearer_token
-from telegrammer.core.keys import digest
-from telegrammer.core.problems import StorageUnavailable
-from telegrammer.ports import Keys
+from telegrammer.web.credentials import Credentials
 from telegrammer.web.limits import RequestLimits
 from telegrammer.web.responses import (
-    AUTH_UNAVAILABLE,
     NOT_FOUND,
-    UNAUTHORIZED,
     Response,
     body_too_large,
     method_not_allowed,
     unsupported_media_type,
 )
-
-log = Logger()
 
 NO_ROUTE = "-"
 
@@ -55,12 +47,16 @@ class Head:
 
 @frozen
 class Admission:
-    """The head is in order: who calls, on which route, how much body we take, whether a worker is needed."""
+    """
+    The head is in order: who calls (None: Telegram), on which route, how much body we take, whether a worker
+    is needed, and who serves it.
+    """
 
-    caller: int
+    caller: int | None
     route: str
     body_bytes: int
-    takes_turn: bool = True
+    takes_turn: bool
+    resource: IResource
 
 
 @frozen
@@ -105,76 +101,73 @@ def decoded_path(target: bytes) -> str | None:
         return None
 
 
+BODY_BYTES: Final = 64 * 1024
+"""The largest body of a request, where nothing else is said (contract 2)."""
+
+
+@frozen
+class Area:
+    """
+    A part of a site: routes for the same callers, and who serves them.
+
+    :ivar resource: a Klein resource; ``routes`` is the map by which it routes.
+    :ivar immediate: routes that take no worker and have only a moment for the credentials.
+    :ivar json_only: whether a POST has to name its media type.
+    """
+
+    resource: IResource
+    routes: Map
+    credentials: Credentials
+    body_bytes: int = BODY_BYTES
+    immediate: frozenset[str] = frozenset()
+    json_only: bool = True
+
+
 @define(eq=False)
 class Screen:
-    """Judges heads.  ``immediate`` routes take no worker and have only a moment for the key's look-up."""
+    """Judges heads.  No path is in two areas."""
 
-    routes: Map
-    keys: Keys
-    clock: IReactorTime
+    areas: Sequence[Area]
     limits: RequestLimits = RequestLimits()
-    immediate: frozenset[str] = frozenset({"/health"})
-    _adapter: MapAdapter = field(init=False)
-    _failing: bool = field(default=False, init=False)
+    _adapters: Sequence[tuple[Area, MapAdapter]] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._adapter = self.routes.bind("localhost")
+        self._adapters = [(area, area.routes.bind("localhost")) for area in self.areas]
 
     async def judge(self, head: Head) -> Verdict:
         """The order of contract 2: path, method, credentials, length, media type."""
-        route = self._route(head)
-        if isinstance(route, Refusal):
-            return route
-        immediate = route in self.immediate
-        token = bearer_token(head.headers.getRawHeaders(b"authorization", []))
-        if token is None:
-            return Refusal(UNAUTHORIZED, route)
+        found = self._route(head)
+        if isinstance(found, Refusal):
+            return found
+        area, route = found
+        immediate = route in area.immediate
         limits = self.limits
-        seconds = limits.quick_lookup_seconds if immediate else limits.lookup_seconds
-        try:
-            caller = await self._owner(token, seconds)
-        except Exception as error:
-            self._look_up_failed(error)
-            return Refusal(AUTH_UNAVAILABLE, route)
-        if self._failing:
-            self._failing = False
-            log.info("keys can be checked again")
-        if caller is None:
-            return Refusal(UNAUTHORIZED, route)
-        if head.length is not None and head.length > limits.body_bytes:
-            return Refusal(body_too_large(head.length), route, caller)
+        known = await area.credentials.check(
+            head.headers, limits.quick_lookup_seconds if immediate else limits.lookup_seconds
+        )
+        if isinstance(known, Response):
+            return Refusal(known, route)
+        caller = known.caller
+        if head.length is not None and head.length > area.body_bytes:
+            return Refusal(body_too_large(area.body_bytes, head.length), route, caller)
         media_types = head.headers.getRawHeaders(b"content-type", [])
-        if head.method == b"POST" and not is_json(media_types):
+        if area.json_only and head.method == b"POST" and not is_json(media_types):
             return Refusal(unsupported_media_type(media_types), route, caller)
-        return Admission(caller, route, limits.body_bytes, takes_turn=not immediate)
+        return Admission(caller, route, area.body_bytes, not immediate, area.resource)
 
-    def _route(self, head: Head) -> str | Refusal:
+    def _route(self, head: Head) -> tuple[Area, str] | Refusal:
         path = decoded_path(head.target)
         if path is None:
             return Refusal(NOT_FOUND)
         method = head.method.decode("ascii")
         if not method.isupper():  # werkzeug raises the case; methods have one (RFC 9110, 9.1)
             method = _NO_METHOD
-        try:
-            rule, _ = self._adapter.match(path, method, return_rule=True)
-        except MethodNotAllowed as wrong:
-            return Refusal(method_not_allowed(wrong.valid_methods or ()))
-        except (HTTPException, ValueError):  # ValueError: an <int:…> of more digits than int() takes
-            return Refusal(NOT_FOUND)
-        return rule.rule
-
-    def _owner(self, token: bytes, seconds: float) -> Deferred[int | None]:
-        async def look_up() -> int | None:
-            return await self.keys.owner_of(digest(token))
-
-        return Deferred.fromCoroutine(look_up()).addTimeout(seconds, self.clock)
-
-    def _look_up_failed(self, error: Exception) -> None:
-        """One line when it begins; a failure that is no circumstance is ours and gets its traceback, once."""
-        if isinstance(error, CancelledError) or self._failing:  # cancelled: the caller went away
-            return
-        self._failing = True
-        if isinstance(error, StorageUnavailable | TimeoutError):
-            log.warn("keys cannot be checked: {reason}", reason=type(error).__name__)
-        else:
-            log.failure("keys cannot be checked")
+        for area, adapter in self._adapters:
+            try:
+                rule, _ = adapter.match(path, method, return_rule=True)
+            except MethodNotAllowed as wrong:
+                return Refusal(method_not_allowed(wrong.valid_methods or ()))
+            except (HTTPException, ValueError):  # ValueError: an <int:…> of more digits than int() takes
+                continue
+            return area, rule.rule
+        return Refusal(NOT_FOUND)

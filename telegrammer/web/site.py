@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, cast
 
 from twisted.internet.defer import Deferred
@@ -10,15 +10,13 @@ from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.internet.protocol import Protocol
 from twisted.logger import Logger
 from twisted.web.http import Request
-from twisted.web.resource import IResource
+from twisted.web.resource import IResource, Resource
 from twisted.web.server import Site
-from werkzeug.routing import Map
 
-from telegrammer.ports import Keys
 from telegrammer.web.admission import AdmissionChannel
 from telegrammer.web.limits import Connections, RequestLimits, WorkerQueue
 from telegrammer.web.request import AdmittedRequest
-from telegrammer.web.screen import Head, Screen, Verdict
+from telegrammer.web.screen import Admission, Area, Head, Screen, Verdict
 
 log = Logger()
 
@@ -36,10 +34,10 @@ class TurnedAway(Protocol):
 
 class GatewaySite(Site):
     """
-    Serves ``resource`` over HTTP/1.1 to callers with a key, within limits (contract 2).
+    Serves ``areas`` over HTTP/1.1, each to its callers, within limits (contract 2).
 
-    ``routes`` is the map by which ``resource`` (a Klein resource) routes: heads are judged by it.  Serve it
-    with ``strports.service``; stop that service first, then wait for ``drain``.
+    Heads are judged by the areas' routes.  Serve it with ``Ports``; close those first, then wait for
+    ``drain``.
     """
 
     requestFactory = AdmittedRequest
@@ -49,17 +47,15 @@ class GatewaySite(Site):
 
     def __init__(
         self,
-        resource: IResource,
-        routes: Map,
-        keys: Keys,
+        areas: Sequence[Area],
         clock: IReactorTime,
         limits: RequestLimits | None = None,
     ) -> None:
-        super().__init__(resource, reactor=clock, parsePOSTFormSubmission=False)
+        super().__init__(Resource(), reactor=clock, parsePOSTFormSubmission=False)
         self.limits = limits = limits or RequestLimits()
         self.clock = clock
         self.stopping = False
-        self.screen = Screen(routes, keys, clock, limits)
+        self.screen = Screen(areas, limits)
         self.workers = WorkerQueue(clock, limits.workers, limits.queue, limits.wait_seconds)
         self.connections: Connections[AdmissionChannel] = Connections(limits.connections)
 
@@ -80,6 +76,11 @@ class GatewaySite(Site):
 
     def stopFactory(self) -> None:
         """Nothing, likewise."""
+
+    def getResourceFor(self, request: Request) -> IResource:
+        """Who serves an admitted request; the resource is a leaf, whatever the path."""
+        assert isinstance(request, AdmittedRequest) and isinstance(request.verdict, Admission)
+        return request.verdict.resource
 
     # -- for the channels ------------------------------------------------------------------------------
 

@@ -9,18 +9,22 @@ from typing import Any, cast
 from attrs import define, field, frozen
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
-from twisted.web.resource import Resource
+from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET
 from werkzeug.routing import Map, Rule
 
 from telegrammer.core.keys import digest
+from telegrammer.ports import Keys
 from telegrammer.web.admission import AdmissionChannel
+from telegrammer.web.credentials import BearerKeys
 from telegrammer.web.limits import RequestLimits
 from telegrammer.web.request import AdmittedRequest
+from telegrammer.web.screen import Area
 from telegrammer.web.site import GatewaySite
 
 KEY = b"k" * 64
@@ -55,6 +59,18 @@ class FakeKeys:
         answer: Deferred[int | None] = Deferred()
         self.held.append(answer)
         return answer
+
+
+def area(
+    keys: Keys, clock: IReactorTime, resource: IResource | None = None, served: Map | None = None
+) -> Area:
+    """An area of a site, for callers with a key; ``/health`` takes no worker."""
+    return Area(
+        Handler() if resource is None else resource,
+        routes() if served is None else served,
+        BearerKeys(keys, clock),
+        immediate=frozenset({"/health"}),
+    )
 
 
 class Handler(Resource):
@@ -197,7 +213,7 @@ class Front:
     site: GatewaySite = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.site = GatewaySite(self.handler, routes(), self.keys, self.clock, self.limits)
+        self.site = GatewaySite([area(self.keys, self.clock, self.handler)], self.clock, self.limits)
         self.site.doStart()
 
     def connect(self, transport: PeerTransport | None = None) -> Peer:

@@ -22,7 +22,7 @@ from twisted.python import log
 from telegrammer.core.keys import digest
 from telegrammer.web.limits import RequestLimits
 from telegrammer.web.site import GatewaySite
-from tests.support.front import CALLER, KEY
+from tests.support.front import CALLER, KEY, area
 
 
 @define(eq=False)
@@ -40,7 +40,9 @@ class FrontServer:
     app.url_map.merge_slashes = False
 
     def __attrs_post_init__(self) -> None:
-        self.site = GatewaySite(self.app.resource(), self.app.url_map, self, self.reactor, self.limits)
+        self.site = GatewaySite(
+            [area(self, self.reactor, self.app.resource(), self.app.url_map)], self.reactor, self.limits
+        )
 
     async def owner_of(self, wanted: bytes) -> int | None:
         """As from a database that takes 20 ms for an answer."""

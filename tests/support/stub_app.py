@@ -75,7 +75,9 @@ class Stub(Service):
 
 def main(behaviour: str, door: str, *arguments: str) -> int:
     app = types.ModuleType("telegrammer.app")
-    app.build = lambda settings, reactor: Stub(behaviour, settings, reactor)  # type: ignore[attr-defined]
+    app.build = lambda settings, reactor, keep_secret: Stub(  # type: ignore[attr-defined]
+        behaviour, settings, reactor
+    )
     sys.modules["telegrammer.app"] = app
     if door == "serve":
         from telegrammer.cli import main

@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from telegrammer.app import _watchdog_usec, build
 from telegrammer.config import NoticeSettings, Settings, Token
 from telegrammer.core.problems import StartRefused
+from telegrammer.service import OrderedServices
 from tests.support.directories import temporary_directory
 
 NOTICES = NoticeSettings(
@@ -31,9 +32,13 @@ class BuildTests(SynchronousTestCase):
         self.directory = temporary_directory(self)
         self.settings = Settings(self.directory / "state" / "x.db", Token("123456789:" + "A" * 35))
         self.reactor = MemoryReactorClock()
+        self.kept: list[str] = []
+
+    def build(self, settings: Settings) -> OrderedServices:
+        return build(settings, self.reactor, self.kept.append)
 
     def test_the_order_of_the_start_and_so_of_the_stop(self) -> None:
-        root = build(self.settings, self.reactor)
+        root = self.build(self.settings)
         self.assertEqual(
             [part.name for part in root],
             [
@@ -50,26 +55,26 @@ class BuildTests(SynchronousTestCase):
         )
 
     def test_the_notices_come_before_what_they_watch(self) -> None:
-        root = build(evolve(self.settings, notices=NOTICES), self.reactor)
+        root = self.build(evolve(self.settings, notices=NOTICES))
         names = [part.name for part in root]
         self.assertEqual(names[names.index("sockets") : names.index("deliveries") + 1][1], "notices")
 
     def test_a_useless_setting_of_the_notices_is_refused(self) -> None:
         for notices in (evolve(NOTICES, sender="nobody"), evolve(NOTICES, outbox=Path("relative"))):
-            self.assertRaises(StartRefused, build, evolve(self.settings, notices=notices), self.reactor)
+            self.assertRaises(StartRefused, self.build, evolve(self.settings, notices=notices))
 
     def test_building_opens_and_schedules_nothing(self) -> None:
-        build(evolve(self.settings, notices=NOTICES), self.reactor)
+        self.build(evolve(self.settings, notices=NOTICES))
         self.assertEqual(list(self.directory.iterdir()), [])
         self.assertEqual((self.reactor.getDelayedCalls(), self.reactor.tcpServers), ([], []))
 
     def test_timers_wait_by_a_monotonic_clock(self) -> None:
-        build(self.settings, self.reactor)
+        self.build(self.settings)
         self.assertIs(self.reactor.seconds, time.monotonic)
 
     def test_a_useless_ca_file_is_refused(self) -> None:
         settings = evolve(self.settings, ca_file=self.directory / "nowhere.pem")
-        self.assertRaises(StartRefused, build, settings, self.reactor)
+        self.assertRaises(StartRefused, self.build, settings)
 
 
 class WatchdogTests(SynchronousTestCase):

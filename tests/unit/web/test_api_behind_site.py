@@ -10,6 +10,7 @@ from twisted.python.failure import Failure
 
 from telegrammer.core.keys import digest
 from telegrammer.core.telegram import Sent
+from telegrammer.web.credentials import BearerKeys
 from telegrammer.web.site import GatewaySite
 from tests.support.api import ENVELOPE, ApiCase
 from tests.support.http import Answer
@@ -23,7 +24,7 @@ class FakeKeys:
 class AdmittedTests(ApiCase):
     def through(self, head: str, body: bytes = b"") -> Answer:
         clock = Clock()
-        site = GatewaySite(self.api.resource(), self.api.routes, FakeKeys(), clock)
+        site = GatewaySite([self.api.area(BearerKeys(FakeKeys(), clock))], clock)
         transport = StringTransport()
         channel = site.buildProtocol(None)
         channel.makeConnection(transport)

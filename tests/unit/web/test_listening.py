@@ -164,14 +164,14 @@ class ListeningTests(SynchronousTestCase):
         ports = self.ports(tcp_endpoint("127.0.0.1", 80), tcp_endpoint("::1", 80))
         ports.startService()
         self.assertEqual(self.said, [])
-        Listening(ports).startService()
+        Listening([ports]).startService()
         self.assertEqual(self.said, [f"listening on {address}" for address in ports.addresses()])
         self.assertEqual(len(self.said), 2)
 
     def test_the_stop_closes_the_ports_and_waits_for_requests_in_progress(self) -> None:
         ports = self.ports(tcp_endpoint("127.0.0.1", 80))
         ports.startService()
-        listening = Listening(ports)
+        listening = Listening([ports])
         listening.startService()
         stopped = listening.stopService()
         self.assertTrue(self.site.draining)

@@ -66,8 +66,8 @@ class ProblemTests(SynchronousTestCase):
             (responses.USERNAME_NOT_FOUND, 404, "USERNAME_NOT_FOUND"),
             (responses.method_not_allowed(["POST"]), 405, "METHOD_NOT_ALLOWED"),
             (responses.REQUEST_TIMEOUT, 408, "REQUEST_TIMEOUT"),
-            (responses.BODY_TOO_LARGE, 413, "BODY_TOO_LARGE"),
-            (responses.body_too_large(65537), 413, "BODY_TOO_LARGE"),
+            (responses.body_too_large(65536), 413, "BODY_TOO_LARGE"),
+            (responses.body_too_large(65536, 65537), 413, "BODY_TOO_LARGE"),
             (responses.unsupported_media_type([]), 415, "UNSUPPORTED_MEDIA_TYPE"),
             (responses.INTERNAL_ERROR, 500, "INTERNAL_ERROR"),
             (responses.OVERLOADED, 503, "OVERLOADED"),
@@ -79,7 +79,7 @@ class ProblemTests(SynchronousTestCase):
             self.assertIn((b"Content-Type", b"application/json"), refused.headers)
 
     def test_refusals_say_what_was_wrong(self) -> None:
-        self.assertIn("has 65537 bytes", error_of(responses.body_too_large(65537))["message"])
+        self.assertIn("has 65537 bytes", error_of(responses.body_too_large(65536, 65537))["message"])
         for given, kind in (
             ([], "this request has none"),
             ([b"a/b", b"a/b"], "this request has 2"),

@@ -15,7 +15,7 @@ from werkzeug.routing import Map, Rule
 from telegrammer.core.problems import StoreBusy
 from telegrammer.web.framing import origin_form
 from telegrammer.web.screen import Admission, Head, Refusal, Screen, Verdict, decoded_path, is_json
-from tests.support.front import CALLER, KEY, FakeKeys, routes
+from tests.support.front import CALLER, KEY, FakeKeys, area
 
 AUTHORIZATION = {b"Authorization": [b"Bearer " + KEY]}
 JSON = {**AUTHORIZATION, b"Content-Type": [b"application/json"]}
@@ -33,7 +33,8 @@ def head(
 class ScreenTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock, self.keys = Clock(), FakeKeys()
-        self.screen = Screen(routes(), self.keys, self.clock)
+        self.area = area(self.keys, self.clock)
+        self.screen = Screen([self.area])
 
     def judge(self, judged: Head) -> Deferred[Verdict]:
         return Deferred.fromCoroutine(self.screen.judge(judged))
@@ -44,29 +45,20 @@ class ScreenTests(SynchronousTestCase):
         return verdict
 
     def test_admits(self) -> None:
-        for judged, expected in (
-            (head(), Admission(CALLER, "/send", 65536)),
-            (head(length=65536), Admission(CALLER, "/send", 65536)),
-            (head(length=None), Admission(CALLER, "/send", 65536)),
-            (
-                head(b"GET", b"/subscriptions?a=b", AUTHORIZATION, 0),
-                Admission(CALLER, "/subscriptions", 65536),
-            ),
-            (
-                head(b"GET", b"/health", AUTHORIZATION, 0),
-                Admission(CALLER, "/health", 65536, takes_turn=False),
-            ),
-            (
-                head(b"HEAD", b"/health", AUTHORIZATION, 0),
-                Admission(CALLER, "/health", 65536, takes_turn=False),
-            ),
-            (
-                head(b"DELETE", b"/subscriptions/7", AUTHORIZATION, 0),
-                Admission(CALLER, "/subscriptions/<text>", 65536),
-            ),
-            (head(target=b"/%73end"), Admission(CALLER, "/send", 65536)),
+        for judged, route, takes_turn in (
+            (head(), "/send", True),
+            (head(length=65536), "/send", True),
+            (head(length=None), "/send", True),
+            (head(b"GET", b"/subscriptions?a=b", AUTHORIZATION, 0), "/subscriptions", True),
+            (head(b"GET", b"/health", AUTHORIZATION, 0), "/health", False),
+            (head(b"HEAD", b"/health", AUTHORIZATION, 0), "/health", False),
+            (head(b"DELETE", b"/subscriptions/7", AUTHORIZATION, 0), "/subscriptions/<text>", True),
+            (head(target=b"/%73end"), "/send", True),
         ):
-            self.assertEqual(self.successResultOf(self.judge(judged)), expected)
+            self.assertEqual(
+                self.successResultOf(self.judge(judged)),
+                Admission(CALLER, route, 65536, takes_turn, self.area.resource),
+            )
 
     def test_order_of_checks(self) -> None:
         """Each fault is reported although every later one is there too."""
@@ -122,7 +114,8 @@ class ScreenTests(SynchronousTestCase):
 
     @pytest.mark.report("E4")
     def test_a_number_of_absurd_length_in_the_path(self) -> None:
-        screen = Screen(Map([Rule("/n/<int:number>", methods=["POST"], endpoint="n")]), self.keys, self.clock)
+        served = Map([Rule("/n/<int:number>", methods=["POST"], endpoint="n")])
+        screen = Screen([area(self.keys, self.clock, served=served)])
         verdict = self.successResultOf(
             Deferred.fromCoroutine(screen.judge(head(target=b"/n/" + b"9" * 5000)))
         )
