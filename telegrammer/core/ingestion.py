@@ -107,7 +107,7 @@ def plan(
         else:
             by_id.setdefault(element.update_id, element)
     reset = nameless is None and bool(by_id) and (restarted or _is_reset(by_id, cursor.next_offset))
-    fresh = sorted(update_id for update_id in by_id if reset or not _seen(update_id, cursor.next_offset))
+    fresh = sorted(update_id for update_id in by_id if reset or not was_polled(update_id, cursor.next_offset))
     updates: list[Update] = []
     skipped: list[int] = []
     quarantined: list[Malformed] = []
@@ -135,7 +135,8 @@ def plan(
     )
 
 
-def _seen(update_id: int, next_offset: int) -> bool:
+def was_polled(update_id: int, next_offset: int) -> bool:
+    """Whether an update lies below the cursor of its epoch."""
     return update_id < next_offset or next_offset == HIGHEST_OFFSET
 
 

@@ -95,23 +95,22 @@ class Intake:
         until: int = EVERYBODY,
         *,
         overtaken: bool = False,
-        late: int | None = None,
+        received_at: int | None = None,
+        late: bool = False,
     ) -> None:
         """
         Take one message in.
 
         :param until: the highest id of a subscription when it was received: later ones get no job.
         :param overtaken: younger ones may have been taken in before it.
-        :param late: when it was received (Unix seconds), if its turn has been missed: then it teaches of
-            usernames only what nothing newer has.
+        :param received_at: when it was received, in Unix seconds; None: now.
+        :param late: its turn has been missed: it teaches of usernames only what nothing newer has.
         :raises CapacityReached: with it there would be more than ``max_jobs``, dead ones included.
         """
         observed = observation_of(message)
         if observed is not None:
-            if late is None:
-                observe(self.cursor, observed, self.now)
-            else:
-                observe_late(self.cursor, observed, late)
+            seen_at = self.now if received_at is None else received_at
+            (observe_late if late else observe)(self.cursor, observed, seen_at)
         chat_id = message.chat_id
         if message.migrate_from_chat_id is not None:
             self._move(message.migrate_from_chat_id, chat_id)

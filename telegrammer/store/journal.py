@@ -17,7 +17,7 @@ from attrs import frozen
 from twisted.internet.defer import Deferred
 
 from telegrammer.core.folding import Folded
-from telegrammer.core.ingestion import Quarantined
+from telegrammer.core.ingestion import Quarantined, was_polled
 from telegrammer.core.journal import BEGINNING, Accepted, JournalCounts, Pending, Place, restarts_ids
 from telegrammer.core.problems import OutOfTurn, UnknownEntry
 from telegrammer.core.telegram import Malformed
@@ -31,9 +31,11 @@ STANDING = """
         received_at, (SELECT COALESCE(MAX(id), 0) FROM subscriptions)
     FROM gateway WHERE id = 1
 """
+# First looked for, for an INSERT that does nothing still takes an id, and so writes.
+THERE = "SELECT 1 FROM journal WHERE epoch = ? AND update_id = ?"
 ENTER = """
     INSERT INTO journal(received_at, accepted_at, epoch, update_id, subscriptions_until, body)
-    VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT(epoch, update_id) DO NOTHING
+    VALUES (?, ?, ?, ?, ?, ?)
 """
 ACCEPTED = """
     UPDATE gateway SET epoch = ?, next_offset = ?, highest_seen = ?, accepted_at = ?, received_at = ?
@@ -79,11 +81,12 @@ def accept(cursor: sqlite3.Cursor, update_id: int, body: bytes, now: int) -> Acc
     restarted = restarts_ids(update_id, None if highest < 0 else highest, quiet)
     if restarted:
         epoch, next_offset, highest = epoch + 1, 0, -1
-    elif update_id < next_offset:
+    elif was_polled(update_id, next_offset):
+        return Accepted(None, epoch)
+    if cursor.execute(THERE, (epoch, update_id)).fetchone() is not None:
         return Accepted(None, epoch)
     place = max(now, received_at)
-    if not cursor.execute(ENTER, (place, now, epoch, update_id, until, body)).rowcount:
-        return Accepted(None, epoch)
+    cursor.execute(ENTER, (place, now, epoch, update_id, until, body))
     entry_id = cursor.lastrowid
     cursor.execute(ACCEPTED, (epoch, next_offset, max(highest, update_id), now, place))
     return Accepted(entry_id, epoch, restarted)
@@ -130,8 +133,15 @@ def fold(cursor: sqlite3.Cursor, entry_id: int, max_jobs: int, now: int) -> Fold
         cursor.execute(FOLDED, (entry_id,))
         return Folded("unsupported", update_id)
     intake = Intake(cursor, max_jobs, now)
-    late = received_at if status == "failed" else None
-    intake.take(message, epoch, update_id, until, overtaken=True, late=late)
+    intake.take(
+        message,
+        epoch,
+        update_id,
+        until,
+        overtaken=True,
+        received_at=received_at,
+        late=status == "failed",
+    )
     intake.end()
     cursor.execute(FOLDED, (entry_id,))
     return Folded("folded", update_id, intake.jobs, intake.migrated, intake.evicted)
@@ -188,21 +198,22 @@ class LetGo:
     removed: int = 0
 
 
-def let_go(cursor: sqlite3.Cursor, after: int, bodies_before: int, entries_before: int) -> LetGo:
+def let_go(cursor: sqlite3.Cursor, after: int, bodies_before: int, entries_before: int, now: int) -> LetGo:
     """
     Let go of folded entries whose time is over, in a portion: of the body first, later of the rest.
 
     :param bodies_before: ``accepted_at`` below which a folded entry loses its body, and …
     :param entries_before: … is removed altogether.
+    :param now: what was accepted later came while the clock was wrong: others behind it may be older.
     """
     rows = cursor.execute(LEAVING, (after, PORTION)).fetchall()
     emptied: list[tuple[int]] = []
     removed: list[tuple[int]] = []
     for entry_id, accepted_at, status, is_empty in rows:
-        if accepted_at >= bodies_before:
+        if bodies_before <= accepted_at <= now:
             return LetGo(after, True, *_let_go(cursor, emptied, removed))
         after = entry_id
-        if status != "folded":
+        if status != "folded" or accepted_at > now:
             continue
         if accepted_at < entries_before:
             removed.append((entry_id,))
@@ -280,7 +291,7 @@ class SqlJournal:
         entries_before = min(bodies_before, now - IDENTITY_SECONDS)
         reached, finished = 0, False
         while not finished:
-            portion = await self.database.write(let_go, reached, bodies_before, entries_before)
+            portion = await self.database.write(let_go, reached, bodies_before, entries_before, now)
             reached, finished = portion.reached, portion.finished
         evicted = 0
         while count := await self.database.write(evict_failed):

@@ -24,29 +24,33 @@ def chat_of(cursor: sqlite3.Cursor, username: str) -> int | None:
     return None if row is None else int(row[0])
 
 
-def observe(cursor: sqlite3.Cursor, observation: Observation, now: int) -> None:
+def observe(cursor: sqlite3.Cursor, observation: Observation, at: int) -> None:
     """
     Make one observation the truth: one name a chat, one chat a name.
 
     Called for each message in order, so that names swapped within a batch end where they were last seen.
+
+    :param at: when the message was received, in Unix seconds.
     """
     chat_id, username = observation.chat_id, observation.username
-    if username is not None and cursor.execute(CONFIRM, (now, chat_id, username)).rowcount:
+    if username is not None and cursor.execute(CONFIRM, (at, chat_id, username)).rowcount:
         return
     cursor.execute(FORGET_CHAT, (chat_id,))
     if username is not None:
         cursor.execute(FORGET_NAME, (username,))
-        cursor.execute(LEARN, (chat_id, username, now))
+        cursor.execute(LEARN, (chat_id, username, at))
 
 
 def observe_late(cursor: sqlite3.Cursor, observation: Observation, at: int) -> None:
     """
     An observation of the past, whose turn has been missed: it holds unless something newer is known.
 
-    :param at: when it was made, in Unix seconds.
+    Nothing is known of a name that was given up since, so such a one may come back.
+
+    :param at: when the message was received, in Unix seconds.
     """
     newer = cursor.execute(NEWER, (at, observation.chat_id, observation.username)).fetchone()
-    if newer is None and observation.username is not None:
+    if newer is None:
         observe(cursor, observation, at)
 
 

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
 
 from attrs import define, field
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred, fail
 
 from telegrammer.core.problems import StorageUnavailable
-from telegrammer.store.engine import PoolRole, connect, immediate, snapshot
+from telegrammer.store.engine import PoolRole, connect, immediate
+from telegrammer.store.inline import InlineTransactions
 from telegrammer.store.migrations import LATEST, MIGRATIONS
 
 T = TypeVar("T")
@@ -51,14 +52,7 @@ class InlineDatabase:
         self.pools.append(pool)
         if self.trouble is not None:
             return fail(self.trouble)
-        self.connection.execute("PRAGMA query_only=ON")
-        try:
-            with snapshot(self.connection) as cursor:
-                return succeed(work(cursor, *args))
-        except Exception as error:
-            return fail(error)
-        finally:
-            self.connection.execute("PRAGMA query_only=OFF")
+        return InlineTransactions(self.connection).read(work, *args, pool=pool)
 
     def write(
         self,
@@ -70,12 +64,9 @@ class InlineDatabase:
         self.urgent.append(urgent)
         if self.trouble is not None:
             return fail(self.trouble)
-        try:
-            with immediate(self.connection) as cursor:
-                result = work(cursor, *args)
-            return succeed(result)
-        except Exception as error:
-            return fail(error)
+        return InlineTransactions(self.connection).write(
+            work, *args, urgent=urgent, begin_within=begin_within
+        )
 
     def close(self) -> None:
         self.connection.close()

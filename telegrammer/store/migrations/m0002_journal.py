@@ -17,6 +17,14 @@ STATEMENTS: tuple[str, ...] = (
     "ALTER TABLE gateway ADD COLUMN highest_seen INTEGER",
     "ALTER TABLE gateway ADD COLUMN accepted_at INTEGER",
     "ALTER TABLE gateway ADD COLUMN received_at INTEGER NOT NULL DEFAULT 0",
+    # Of a gateway that has polled: the last that can be told.  Were it unknown for good, pushed updates with
+    # restarted ids would be taken for repeats for ever.
+    """
+    UPDATE gateway SET accepted_at = MAX(
+        (SELECT COALESCE(MAX(observed_at), 0) FROM usernames),
+        (SELECT COALESCE(MAX(created_at), 0) FROM deliveries))
+    WHERE next_offset > 0
+    """,
     # subscriptions_until: the highest id of a subscription when the update was received; ids are never
     #   reused, so exactly those up to it are owed its message.
     # body: the last column, for a look at the others reads none of it; NULL once its retention is over, when
