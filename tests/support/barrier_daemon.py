@@ -39,6 +39,7 @@ FACTS: dict[str, str] = {
     turns.COMPLETE: "completion",
     subscriptions.INSERT: "subscribe",
     MIGRATIONS[0][0]: "migration",
+    MIGRATIONS[1][0]: "second migration",
 }
 """By statement: what a transaction is about in which it has run."""
 POINTS = (
