@@ -3,9 +3,9 @@ The composition root: builds every object and says in which order they start.  T
 
 The order, and why (contract 1.3): the lock before all else; the ports, so that one which is taken is known
 before anything is changed; the database, which recognises, migrates and recovers; the sockets outwards before
-those who use them, so that they are closed after; the notices, which watch all that follows; deliveries and
-the poller before the door, so that an answered request finds everything at work; systemd last, when all is
-true.
+those who use them, so that they are closed after; the notices, which watch all that follows; deliveries, the
+journal's worker and the poller before the door, so that an answered request finds everything at work; systemd
+last, when all is true.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ from telegrammer.delivery.dispatcher import MOST_ASIDE, Dispatcher
 from telegrammer.delivery.housekeeping import Housekeeping, interval
 from telegrammer.ingest.bot_api import BotApi
 from telegrammer.ingest.ingestor import Ingestor
+from telegrammer.ingest.journal_keeping import JournalKeeping
+from telegrammer.ingest.journal_worker import FoldingService, JournalWorker
+from telegrammer.ingest.player import Player
 from telegrammer.ingest.poller import Poller, PollerService
 from telegrammer.ingest.webhook import WebhookIntake
 from telegrammer.notices.carrier import Carrier
@@ -58,7 +61,6 @@ from telegrammer.web.credentials import BearerKeys
 from telegrammer.web.health import Health
 from telegrammer.web.limits import RequestLimits
 from telegrammer.web.listening import Listening, Ports, tcp_endpoint
-from telegrammer.web.screen import Area
 from telegrammer.web.site import GatewaySite
 from telegrammer.web.webhook import Webhook
 
@@ -117,10 +119,15 @@ def build(settings: Settings, reactor: Any, keep_secret: Callable[[str], None]) 
         jitter,
         settings.retry_schedule,
         workers,
-        # The poller, built below, may be waiting for room.
-        on_left=lambda: poller.notify_room(),
+        on_left=lambda: tell_room(),
         stuck=callbacks.stuck,
     )
+
+    def tell_room() -> None:
+        # Built below, these may be waiting for it.
+        poller.notify_room()
+        worker.notify_room()
+
     # Built below, where there are any.
     notices: Notices | None = None
 
@@ -131,7 +138,7 @@ def build(settings: Settings, reactor: Any, keep_secret: Callable[[str], None]) 
     housekeeping = Housekeeping(
         deliveries,
         dispatcher.take_toll,
-        on_left=lambda: poller.notify_room(),
+        on_left=tell_room,
         interval=interval(settings.dead_retention),
         on_purged=tell_purged,
     )
@@ -144,17 +151,22 @@ def build(settings: Settings, reactor: Any, keep_secret: Callable[[str], None]) 
         quarantine=settings.on_malformed == "quarantine",
         fold_seconds=settings.fold_timeout,
     )
+    ingestor = Ingestor(ingestion, dispatcher.wake, tell_purged)
+    journal = SqlJournal(database, now, settings.journal_retention)
+    worker = JournalWorker(Player(ingestor, journal), journal, reactor, now)
+    keeping = JournalKeeping(journal, interval(settings.journal_retention))
+    tidying = Repeating(keeping.round, reactor, Wakeup(reactor))
     poller = Poller(
         telegram,
         ingestion,
-        Ingestor(ingestion, dispatcher.wake, tell_purged),
+        ingestor,
         settings.token.bot_id,
         reactor,
         now,
         jitter,
         Wakeup(reactor),
     )
-    database.on_outside_commit.extend((dispatcher.notify_commit, poller.notify_commit))
+    database.on_outside_commit.extend((dispatcher.notify_commit, worker.notify_commit, poller.notify_commit))
 
     if settings.notices is not None:
         notices = _notices(settings.notices, settings, reactor, mail_names, now, poller, deliveries, state)
@@ -165,16 +177,23 @@ def build(settings: Settings, reactor: Any, keep_secret: Callable[[str], None]) 
         delivery=dispatcher.status,
         storage=database,
         counts=deliveries.counts,
+        folding=worker.status,
+        journal=journal.counts,
         capacity=settings.max_jobs,
         clock=reactor,
         now=now,
         outbox=lambda: None if notices is None else notices.status(),
     )
     limits = SubscriptionLimits(settings.max_subscriptions_per_key, settings.max_subscriptions)
-    subscriptions = SqlSubscriptions(database, limits, now, on_left=poller.notify_room)
+    subscriptions = SqlSubscriptions(database, limits, now, on_left=tell_room)
     api = Api(subscriptions, SqlUsernames(database), telegram, health)
     areas = [api.area(BearerKeys(SqlKeys(database), reactor))]
-    webhook = _webhook(settings, database, now, reactor, state)
+    # What Telegram pushes to, where it does.
+    webhook = (
+        Webhook(WebhookIntake(journal, reactor, on_accepted=worker.notify)).area(lambda: state.webhook_secret)
+        if settings.ingest == "webhook"
+        else None
+    )
     front = RequestLimits(settings.http_workers, settings.http_queue, settings.max_connections)
     doors: dict[str, Ports] = {}
     if webhook is not None and settings.webhook_listen is not None:
@@ -195,6 +214,8 @@ def build(settings: Settings, reactor: Any, keep_secret: Callable[[str], None]) 
         **({} if notices is None else {"notices": notices}),
         "deliveries": dispatcher,
         "housekeeping": rounds,
+        "folding": FoldingService(worker, reactor),
+        "journal": tidying,
         "poller": PollerService(poller),
         "http": Listening(tuple(doors.values())),
         "systemd": SystemdNotifier(os.environ.get("NOTIFY_SOCKET"), reactor, _watchdog_usec(os.environ)),
@@ -203,14 +224,6 @@ def build(settings: Settings, reactor: Any, keep_secret: Callable[[str], None]) 
         part.setName(name)
         part.setServiceParent(root)
     return root
-
-
-def _webhook(settings: Settings, database: Database, now: Now, reactor: Any, state: _State) -> Area | None:
-    """What Telegram pushes to; None: it does not."""
-    if settings.ingest != "webhook":
-        return None
-    journal = SqlJournal(database, now, settings.journal_retention)
-    return Webhook(WebhookIntake(journal, reactor)).area(lambda: state.webhook_secret)
 
 
 def _notices(

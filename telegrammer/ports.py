@@ -17,7 +17,7 @@ from telegrammer.core.delivery import AttemptResult, Claimed, Finished, QueueCou
 from telegrammer.core.exchange import Reply
 from telegrammer.core.folding import Folded
 from telegrammer.core.ingestion import Cursor, Ingested
-from telegrammer.core.journal import Accepted, JournalCounts, Pending, Place
+from telegrammer.core.journal import Accepted, JournalCounts, Late, Pending, Place
 from telegrammer.core.leases import Leased
 from telegrammer.core.messages import Credentials, Mark, Message
 from telegrammer.core.problems import DatabaseState
@@ -143,8 +143,12 @@ class Journal(Protocol):
         """Write one, once; committed."""
         ...
 
-    def fail(self, entry_id: int, reason: str) -> Awaitable[None]:
-        """What it holds cannot be folded; one that was folded meanwhile stays so."""
+    def fail(self, entry_id: int, reason: str) -> Awaitable[int | None]:
+        """
+        What it holds cannot be folded: the id of its update.
+
+        None: it was folded meanwhile, and stays so, or it is there no longer.
+        """
         ...
 
     def pending(self, after: Place = ..., limit: int = ...) -> Awaitable[Sequence[Pending]]:
@@ -152,6 +156,10 @@ class Journal(Protocol):
         ...
 
     def counts(self) -> Awaitable[JournalCounts]: ...
+
+    def late(self, accepted_until: int) -> Awaitable[Late]:
+        """Those that wait since then (Unix seconds) or longer; what it costs grows with what waits."""
+        ...
 
     def let_go(self) -> Awaitable[int]:
         """Let go of what is kept no longer; how many *failed* entries were among it, for lack of room."""

@@ -36,6 +36,10 @@ class Wakeup:
         else:
             resting.callback(None)
 
+    def forget(self) -> None:
+        """Take back a ring that was kept."""
+        self._rung = False
+
     def rest(self, seconds: float) -> Deferred[None]:
         """Fires after ``seconds``, or at a ring; cancelling it ends it quietly."""
         if self._rung:
@@ -153,7 +157,7 @@ class OrderedServices(MultiService):
         budget = None
 
         def over() -> None:
-            log.error(
+            log.warn(
                 "the shutdown budget of {seconds} s is over; left unfinished: {name}",
                 seconds=self.budget,
                 name=self._stopping,

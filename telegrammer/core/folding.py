@@ -58,6 +58,7 @@ class Outcome:
         return self.folded + self.already + self.unsupported + self.failed + self.deferred
 
 
+ALREADY = Outcome(already=1)
 DEFERRED = Outcome(deferred=1)
 FAILED = Outcome(failed=1)
 
@@ -70,7 +71,7 @@ def outcome_of(folded: Folded) -> Outcome:
         case "unsupported":
             return Outcome(unsupported=1)
         case "already":
-            return Outcome(already=1)
+            return ALREADY
 
 
 def is_circumstance(error: Exception) -> bool:
@@ -80,6 +81,19 @@ def is_circumstance(error: Exception) -> bool:
     An exception that nobody foresaw is the entry's failure: the same would happen again, for ever.
     """
     return isinstance(error, StorageUnavailable | CapacityReached | OutOfTurn | MemoryError)
+
+
+def circumstance_of(error: Exception) -> str:
+    """What was in the way, for the log."""
+    match error:
+        case StorageUnavailable():
+            return f"the database is {error.state}"
+        case CapacityReached():
+            return "the queue has no room for its message"
+        case OutOfTurn():
+            return "an older update waits"
+        case _:
+            return type(error).__name__
 
 
 def reason_of(error: Exception) -> str:

@@ -7,6 +7,7 @@ from typing import Literal
 from attrs import frozen
 
 from telegrammer.core.delivery import QueueCounts
+from telegrammer.core.journal import JournalCounts
 from telegrammer.core.problems import DatabaseState
 from telegrammer.core.telegram import Identity
 
@@ -49,6 +50,13 @@ class DeliveryStatus:
 
 
 @frozen
+class FoldingStatus:
+    """How the journal's worker does; ``backing_off``: a circumstance cut its last pass off."""
+
+    state: Literal["ok", "backing_off", "stopped"] = "ok"
+
+
+@frozen
 class OutboxStatus:
     """How the operator's notices do; nothing in here makes the gateway itself any worse."""
 
@@ -77,6 +85,8 @@ PERSISTENT_FAILURES = 5
 """So many failed polls in a row are no longer a passing trouble (contract 2.3)."""
 PERSISTENT_SECONDS = 300
 """Nor is so long a time without a successful one."""
+LONG_WAIT = 300
+"""Seconds after which an update that was pushed should long be folded (contract 8)."""
 
 
 def report(
@@ -88,16 +98,19 @@ def report(
     counts: QueueCounts,
     capacity: int,
     now: float,
+    folding: FoldingStatus,
+    journal: JournalCounts,
     outbox: OutboxStatus | None = None,
 ) -> HealthReport:
     """
     The whole of ``/health`` (contract 2.3).
 
     :param capacity: ``--max-jobs``.
-    :param now: wall-clock Unix seconds, for the ages of the oldest job and the oldest notice.
+    :param now: wall-clock Unix seconds, for the ages of the oldest job, update and notice.
     :param outbox: None where no notices are configured; then nothing is said of it.
     """
-    status = _status(ingestion, delivery, database)
+    waiting = _age(journal.oldest_pending_at, now)
+    status = _status(ingestion, delivery, database, folding, waiting)
     components: dict[str, object] = {
         "database": {"state": database},
         "ingestion": {
@@ -108,6 +121,7 @@ def report(
             "last_success_at": ingestion.last_success_at,
         },
         "delivery": {"state": delivery.state, "workers": delivery.workers, "busy": delivery.busy},
+        "journal": {"state": folding.state},
     }
     document: dict[str, object] = {
         "ok": status != "unavailable",
@@ -122,6 +136,11 @@ def report(
             "dead": counts.dead,
             "capacity": capacity,
             "oldest_pending_age_s": _age(counts.oldest_pending_at, now),
+        },
+        "journal": {
+            "pending": journal.pending,
+            "failed": journal.failed,
+            "oldest_pending_age_s": waiting,
         },
     }
     if outbox is not None:
@@ -141,13 +160,18 @@ def _age(at: int | None, now: float) -> int | None:
 
 
 def _status(
-    ingestion: IngestionStatus, delivery: DeliveryStatus, database: DatabaseState
+    ingestion: IngestionStatus,
+    delivery: DeliveryStatus,
+    database: DatabaseState,
+    folding: FoldingStatus,
+    waiting: int | None,
 ) -> Literal["ok", "degraded", "unavailable"]:
     if (
         ingestion.state in ("suspended", "stopped")
         or ingestion.consecutive_failures >= PERSISTENT_FAILURES
         or ingestion.quiet_seconds >= PERSISTENT_SECONDS
         or delivery.state == "stopped"
+        or folding.state == "stopped"
     ):
         return "unavailable"
     if (
@@ -155,6 +179,8 @@ def _status(
         or ingestion.consecutive_failures > 0
         or ingestion.reason is not None
         or delivery.state == "backing_off"
+        or folding.state == "backing_off"
+        or (waiting is not None and waiting > LONG_WAIT)
         or database != "ok"
     ):
         return "degraded"

@@ -67,6 +67,15 @@ class JournalCounts:
     """The id of the last entry that is failed."""
 
 
+@frozen
+class Late:
+    """Entries that have waited for long."""
+
+    count: int = 0
+    oldest_at: int | None = None
+    """The earliest ``accepted_at`` among them."""
+
+
 def restarts_ids(update_id: int, highest_seen: int | None, quiet_seconds: float | None) -> bool:
     """
     Does a pushed update tell that Telegram restarted its ids (at random, after a quiet week)?

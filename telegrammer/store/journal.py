@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred
 
 from telegrammer.core.folding import Folded
 from telegrammer.core.ingestion import Quarantined, was_polled
-from telegrammer.core.journal import BEGINNING, Accepted, JournalCounts, Pending, Place, restarts_ids
+from telegrammer.core.journal import BEGINNING, Accepted, JournalCounts, Late, Pending, Place, restarts_ids
 from telegrammer.core.problems import OutOfTurn, UnknownEntry
 from telegrammer.core.telegram import Malformed
 from telegrammer.core.updates import read_update
@@ -62,6 +62,9 @@ OLDEST = """
     SELECT accepted_at FROM journal WHERE parse_status = 'pending' ORDER BY received_at, id LIMIT 1
 """
 COUNT_PENDING = "SELECT COUNT(*) FROM journal WHERE parse_status = 'pending'"
+LATE = """
+    SELECT COUNT(*), MIN(accepted_at) FROM journal WHERE parse_status = 'pending' AND accepted_at <= ?
+"""
 COUNT_FAILED = "SELECT COUNT(*), MAX(id) FROM journal WHERE parse_status = 'failed'"
 
 ENTRY = """
@@ -70,6 +73,7 @@ ENTRY = """
 FOLDED = "UPDATE journal SET parse_status = 'folded', reason = NULL WHERE id = ?"
 FAILED = """
     UPDATE journal SET parse_status = 'failed', reason = ? WHERE id = ? AND parse_status <> 'folded'
+    RETURNING update_id
 """
 
 
@@ -147,9 +151,10 @@ def fold(cursor: sqlite3.Cursor, entry_id: int, max_jobs: int, now: int) -> Fold
     return Folded("folded", update_id, intake.jobs, intake.migrated, intake.evicted)
 
 
-def fail(cursor: sqlite3.Cursor, entry_id: int, reason: str) -> None:
-    """It cannot be folded; why.  One that was folded meanwhile stays so."""
-    cursor.execute(FAILED, (reason, entry_id))
+def fail(cursor: sqlite3.Cursor, entry_id: int, reason: str) -> int | None:
+    """It cannot be folded; why.  The update's id, or None: folded meanwhile, it stays so, or it is gone."""
+    rows = cursor.execute(FAILED, (reason, entry_id)).fetchall()
+    return rows[0][0] if rows else None
 
 
 def pending(cursor: sqlite3.Cursor, after: Place, limit: int) -> list[Pending]:
@@ -164,6 +169,11 @@ def counts(cursor: sqlite3.Cursor) -> JournalCounts:
     failed, newest_failed = cursor.execute(COUNT_FAILED).fetchone()
     oldest = cursor.execute(OLDEST).fetchone() if waiting else None
     return JournalCounts(waiting, failed, None if oldest is None else oldest[0], newest_failed)
+
+
+def late(cursor: sqlite3.Cursor, accepted_until: int) -> Late:
+    """Entries that wait since then or longer."""
+    return Late(*cursor.execute(LATE, (accepted_until,)).fetchone())
 
 
 # -- what is kept --------------------------------------------------------------------------------------
@@ -275,7 +285,7 @@ class SqlJournal:
             accept, update_id, body, floor(self.now()), urgent=True, begin_within=self.accept_seconds
         )
 
-    def fail(self, entry_id: int, reason: str) -> Deferred[None]:
+    def fail(self, entry_id: int, reason: str) -> Deferred[int | None]:
         return self.database.write(fail, entry_id, reason)
 
     def pending(self, after: Place = BEGINNING, limit: int = 100) -> Deferred[list[Pending]]:
@@ -283,6 +293,9 @@ class SqlJournal:
 
     def counts(self) -> Deferred[JournalCounts]:
         return self.database.read(counts)
+
+    def late(self, accepted_until: int) -> Deferred[Late]:
+        return self.database.read(late, accepted_until, pool="workers")
 
     async def let_go(self) -> int:
         """In portions, each a transaction of its own, so that no one waits long for the writer."""

@@ -11,7 +11,15 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from telegrammer.core.delivery import QueueCounts
-from telegrammer.core.health import DeliveryStatus, HealthReport, IngestionStatus, OutboxStatus, report
+from telegrammer.core.health import (
+    DeliveryStatus,
+    FoldingStatus,
+    HealthReport,
+    IngestionStatus,
+    OutboxStatus,
+    report,
+)
+from telegrammer.core.journal import JournalCounts
 from telegrammer.core.problems import DatabaseState, StorageUnavailable
 from telegrammer.core.telegram import Identity
 from telegrammer.ports import Now, Storage
@@ -25,7 +33,7 @@ def _no_outbox() -> None: ...
 @define(eq=False)
 class Health:
     """
-    Each room's state is a look at memory; only the queue's counts need the database, which may be stuck.
+    Each room's state is a look at memory; only the counts need the database, which may be stuck.
 
     They are waited for no longer than ``patience`` seconds; then the last known ones are shown.  At most
     one look-up is under way, however many ask, so that impatient monitors cannot pile up work behind a
@@ -38,6 +46,9 @@ class Health:
     storage: Storage
     counts: Callable[[], Awaitable[QueueCounts]]
     """``Deliveries.counts``."""
+    folding: Callable[[], FoldingStatus]
+    journal: Callable[[], Awaitable[JournalCounts]]
+    """``Journal.counts``."""
     capacity: int
     """``--max-jobs``."""
     clock: IReactorTime
@@ -45,7 +56,8 @@ class Health:
     outbox: Callable[[], OutboxStatus | None] = _no_outbox
     """None where no notices are configured."""
     patience: float = 0.04
-    _known: QueueCounts = field(default=QueueCounts(), init=False)
+    _queue: QueueCounts = field(default=QueueCounts(), init=False)
+    _entries: JournalCounts = field(default=JournalCounts(), init=False)
     _trouble: DatabaseState = field(default="ok", init=False)
     """What kept the last look-up from its result."""
     _looking: bool = field(default=False, init=False)
@@ -61,7 +73,9 @@ class Health:
             ingestion=self.ingestion(),
             delivery=self.delivery(),
             database=self._trouble if state == "ok" else state,
-            counts=self._known,
+            counts=self._queue,
+            folding=self.folding(),
+            journal=self._entries,
             capacity=self.capacity,
             now=self.now(),
             outbox=self.outbox(),
@@ -79,13 +93,14 @@ class Health:
 
     async def _look(self) -> None:
         try:
-            self._known = await self.counts()
+            self._queue = await self.counts()
+            self._entries = await self.journal()
             self._trouble = "ok"
         except StorageUnavailable as error:
             self._trouble = error.state
         except Exception as error:
             self._trouble = "failing"
-            log.error("the queue could not be counted: {kind}", kind=type(error).__name__)
+            log.error("the queue or the journal could not be counted: {kind}", kind=type(error).__name__)
         self._looking = False
         waiting, self._waiting = self._waiting, []
         for each in waiting:

@@ -12,7 +12,8 @@ from twisted.logger import LogEvent, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.delivery import QueueCounts
-from telegrammer.core.health import DeliveryStatus, IngestionStatus
+from telegrammer.core.health import DeliveryStatus, FoldingStatus, IngestionStatus
+from telegrammer.core.journal import JournalCounts
 from telegrammer.core.problems import (
     DatabaseState,
 )
@@ -95,6 +96,8 @@ class ApiCase(SynchronousTestCase):
             delivery=DeliveryStatus,
             storage=OkStorage(),
             counts=lambda: succeed(QueueCounts(pending=3)),
+            folding=FoldingStatus,
+            journal=lambda: succeed(JournalCounts()),
             capacity=50,
             clock=Clock(),
             now=lambda: 1000.0,

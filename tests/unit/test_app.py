@@ -48,6 +48,8 @@ class BuildTests(SynchronousTestCase):
                 "sockets",
                 "deliveries",
                 "housekeeping",
+                "folding",
+                "journal",
                 "poller",
                 "http",
                 "systemd",

@@ -9,13 +9,23 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.delivery import QueueCounts
-from telegrammer.core.health import DeliveryStatus, HealthReport, IngestionStatus, OutboxStatus, report
+from telegrammer.core.health import (
+    DeliveryStatus,
+    FoldingStatus,
+    HealthReport,
+    IngestionStatus,
+    OutboxStatus,
+    report,
+)
+from telegrammer.core.journal import JournalCounts
 from telegrammer.core.problems import DatabaseState
 from telegrammer.core.telegram import Identity
 
 POLLING = IngestionStatus(state="polling", last_success_at=1_793_000_000)
 WORKING = DeliveryStatus(workers=4)
 EMPTY = QueueCounts()
+FOLDING = FoldingStatus()
+FOLDED = JournalCounts()
 
 
 def judged(
@@ -25,6 +35,8 @@ def judged(
     counts: QueueCounts = EMPTY,
     bot: Identity | None = None,
     outbox: OutboxStatus | None = None,
+    folding: FoldingStatus = FOLDING,
+    journal: JournalCounts = FOLDED,
 ) -> HealthReport:
     return report(
         bot=bot,
@@ -35,6 +47,8 @@ def judged(
         capacity=100_000,
         now=1_793_000_100.9,
         outbox=outbox,
+        folding=folding,
+        journal=journal,
     )
 
 
@@ -59,6 +73,7 @@ class DocumentTests(SynchronousTestCase):
             counts=QueueCounts(pending=3, in_flight=2, dead=1, oldest_pending_at=1_793_000_090),
             delivery=DeliveryStatus(workers=4, busy=2),
             bot=Identity(123456789, "a_bot", False),
+            journal=JournalCounts(pending=4, failed=1, oldest_pending_at=1_793_000_080, newest_failed=9),
         )
         self.assertEqual(
             seen,
@@ -81,6 +96,7 @@ class DocumentTests(SynchronousTestCase):
                             "last_success_at": 1_793_000_000,
                         },
                         "delivery": {"state": "ok", "workers": 4, "busy": 2},
+                        "journal": {"state": "ok"},
                     },
                     "queue": {
                         "pending": 3,
@@ -89,6 +105,7 @@ class DocumentTests(SynchronousTestCase):
                         "capacity": 100_000,
                         "oldest_pending_age_s": 10,
                     },
+                    "journal": {"pending": 4, "failed": 1, "oldest_pending_age_s": 20},
                 },
             ),
         )
@@ -101,6 +118,7 @@ class DocumentTests(SynchronousTestCase):
         queue = document["queue"]
         assert isinstance(queue, dict)
         self.assertIsNone(queue["oldest_pending_age_s"])
+        self.assertEqual(document["journal"], {"pending": 0, "failed": 0, "oldest_pending_age_s": None})
 
     def test_no_age_below_zero_when_the_clock_was_set_back(self) -> None:
         queue = judged(counts=QueueCounts(pending=1, oldest_pending_at=1_793_009_999)).document["queue"]
@@ -128,6 +146,16 @@ class StatusTests(SynchronousTestCase):
         for database in troubles:
             self.check("degraded", judged(database=database))
 
+    def test_degraded_while_updates_wait_to_be_folded_or_cannot_be(self) -> None:
+        def waiting(seconds: int) -> JournalCounts:
+            return JournalCounts(pending=1, oldest_pending_at=1_793_000_100 - seconds)
+
+        self.check("ok", judged(journal=waiting(300)))
+        self.check("degraded", judged(journal=waiting(301)))
+        self.check("degraded", judged(folding=FoldingStatus("backing_off")))
+        # They wait for the operator, and nothing waits for them.
+        self.check("ok", judged(journal=JournalCounts(failed=5, newest_failed=7)))
+
     @pytest.mark.report("B11")
     def test_unavailable_when_it_does_not_pass_by_itself(self) -> None:
         self.check("unavailable", judged(evolve(POLLING, state="suspended", reason="credentials")))
@@ -135,3 +163,4 @@ class StatusTests(SynchronousTestCase):
         self.check("unavailable", judged(evolve(POLLING, state="backing_off", consecutive_failures=5)))
         self.check("unavailable", judged(evolve(POLLING, quiet_seconds=300.0)))
         self.check("unavailable", judged(delivery=DeliveryStatus(state="stopped")))
+        self.check("unavailable", judged(folding=FoldingStatus(state="stopped")))

@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from attrs import define
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.delivery import QueueCounts
-from telegrammer.core.health import DeliveryStatus, HealthReport, IngestionStatus, OutboxStatus
+from telegrammer.core.health import (
+    DeliveryStatus,
+    FoldingStatus,
+    HealthReport,
+    IngestionStatus,
+    OutboxStatus,
+)
+from telegrammer.core.journal import JournalCounts
 from telegrammer.core.problems import DatabaseState, StoreBusy, StoreFull
 from telegrammer.core.telegram import Identity
 from telegrammer.web.health import Health
@@ -29,12 +36,16 @@ class HealthTests(SynchronousTestCase):
         self.clock = Clock()
         self.storage = FakeStorage()
         self.look_ups: list[Deferred[QueueCounts]] = []
+        self.folding = FoldingStatus()
+        self.journal: Deferred[JournalCounts] = succeed(JournalCounts())
         self.health = Health(
             bot=lambda: Identity(7, "a_bot", True),
             ingestion=lambda: IngestionStatus(state="polling"),
             delivery=lambda: DeliveryStatus(workers=4, busy=1),
             storage=self.storage,
             counts=self.count,
+            folding=lambda: self.folding,
+            journal=lambda: self.journal,
             capacity=50,
             clock=self.clock,
             now=lambda: 1000.0,
@@ -101,6 +112,31 @@ class HealthTests(SynchronousTestCase):
             asked = self.ask()
             self.look_ups[-1].callback(QueueCounts(pending=pending))
             self.assertEqual(self.document(asked)["queue"]["pending"], pending)
+
+    def test_so_does_the_journal(self) -> None:
+        self.folding, self.journal = FoldingStatus("backing_off"), Deferred()
+        asked = self.ask()
+        self.look_ups[0].callback(QueueCounts(pending=3))
+        self.assertNoResult(asked)
+        self.journal.callback(JournalCounts(pending=2, failed=1, oldest_pending_at=995))
+        document = self.document(asked)
+        self.assertEqual(document["components"]["journal"], {"state": "backing_off"})
+        self.assertEqual(document["journal"], {"pending": 2, "failed": 1, "oldest_pending_age_s": 5})
+
+    def test_a_journal_that_is_stuck_is_waited_for_no_longer(self) -> None:
+        self.journal = Deferred()
+        asked = self.ask()
+        self.look_ups[0].callback(QueueCounts(pending=3))
+        self.clock.advance(0.04)
+        document = self.document(asked)
+        self.assertEqual((document["queue"]["pending"], document["journal"]["pending"]), (3, 0))
+        self.journal.errback(StoreFull())
+        self.assertEqual(self.document(self.ask_again())["components"]["database"]["state"], "full")
+
+    def ask_again(self) -> Deferred[HealthReport]:
+        asked = self.ask()
+        self.clock.advance(0.04)
+        return asked
 
     def test_a_look_up_that_fails_shows_why_until_one_succeeds(self) -> None:
         asked = self.ask()
