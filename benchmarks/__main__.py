@@ -14,7 +14,7 @@ from typing import Any
 from twisted.internet import task
 from twisted.internet.defer import Deferred
 
-from benchmarks import delivery, sending, storing
+from benchmarks import delivery, pushing, sending, storing
 
 ALL = {
     "drain": delivery.against_a_bare_client,
@@ -22,6 +22,7 @@ ALL = {
     "ingest": storing.a_large_batch,
     "write": storing.an_api_write_beside_it,
     "send": sending.against_a_bare_proxy,
+    "push": pushing.a_burst,
 }
 
 

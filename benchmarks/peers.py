@@ -1,5 +1,6 @@
 """
-The other ends, each in a process of its own: ``python -m benchmarks.peers {receiver,upstream,proxy,load} …``.
+The other ends, each in a process of its own: ``python -m benchmarks.peers NAME …``, of which `main` has the
+names.
 
 They are as lean as they can be, so that what is measured is the gateway.  A server prints its port on
 the first line and ends with its standard input.
@@ -11,8 +12,11 @@ import asyncio
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, cast
+
+from attrs import define, field
 
 Handler = Callable[[bytes, bytes], "bytes | None"]
 """(request target, body) -> whole response, or None to hold it."""
@@ -62,12 +66,28 @@ async def serve(handler: Handler) -> None:
 
 
 def receiver() -> Handler:
-    """Takes every callback but ``/sick…``; ``/latest`` says when the last ``/probe…`` came (monotonic)."""
+    """
+    Takes every callback but ``/sick…``; ``/latest`` says when the last ``/probe…`` came (monotonic).
+
+    A ``/chat/N`` has to get messages that `pushes` made, in their order: ``/chats`` tells how many came, and
+    how many of those neither were the next nor the last again.
+    """
     latest = 0.0
+    last: dict[bytes, int] = {}
+    came = out_of_order = 0
     ok, sick = response(b"200 OK", b"ok"), response(b"503 Service Unavailable", b"")
 
     def handle(target: bytes, body: bytes) -> bytes:
-        nonlocal latest
+        nonlocal latest, came, out_of_order
+        if target.startswith(b"/chat/"):
+            came += 1
+            number = json.loads(body)["message_id"]
+            before = last.get(target, 0)
+            out_of_order += number not in (before, before + 1)
+            last[target] = number
+            return ok
+        if target == b"/chats":
+            return response(b"200 OK", json.dumps([came, out_of_order]).encode())
         if target.startswith(b"/sick"):
             return sick
         if target == b"/latest":
@@ -80,10 +100,11 @@ def receiver() -> Handler:
 
 
 def upstream() -> Handler:
-    """As much of the Bot API as ``/send`` needs; polls are held for ever."""
+    """As much of the Bot API as ``/send`` and a webhook need; polls are held for ever."""
     me = {"id": 4242, "is_bot": True, "first_name": "bench", "username": "bench_bot"}
     message = {"message_id": 1, "date": 1, "chat": {"id": 5, "type": "private"}, "text": "x" * 200}
     identity = response(b"200 OK", json.dumps({"ok": True, "result": me}).encode())
+    done = response(b"200 OK", b'{"ok":true,"result":true}')
     sent = response(b"200 OK", json.dumps({"ok": True, "result": message}).encode())
 
     def handle(target: bytes, body: bytes) -> bytes | None:
@@ -91,6 +112,8 @@ def upstream() -> Handler:
             return identity
         if target.endswith(b"/sendMessage"):
             return sent
+        if target.endswith(b"/setWebhook"):
+            return done
         return None
 
     return handle
@@ -127,6 +150,88 @@ def proxy(port: int) -> None:
     house.run()
 
 
+def inserter(path: str) -> None:
+    """
+    The control for a pushed update: the least that an HTTP server can do to have it on the disk.
+
+    A resource of twisted.web that writes the body by one INSERT with a COMMIT of its own, in the reactor's
+    thread: no thread, no group of several, no check, no log.
+    """
+    import sqlite3
+
+    from twisted.internet import reactor
+    from twisted.web.resource import Resource
+    from twisted.web.server import Request, Site
+
+    house = cast(Any, reactor)  # no one interface has all of a reactor
+    database = sqlite3.connect(path, isolation_level=None)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute("PRAGMA synchronous=NORMAL")
+    database.execute("CREATE TABLE bare(id INTEGER PRIMARY KEY, received_at INTEGER, body BLOB)")
+
+    class Insert(Resource):
+        isLeaf = True
+
+        def render_POST(self, request: Request) -> bytes:
+            assert request.content is not None
+            database.execute("BEGIN IMMEDIATE")
+            values = (int(time.time()), request.content.read())
+            database.execute("INSERT INTO bare(received_at, body) VALUES (?, ?)", values)
+            database.execute("COMMIT")
+            request.setHeader(b"content-type", b"application/json")
+            return b'{"ok":true}'
+
+    listening = house.listenTCP(0, Site(Insert()), interface="127.0.0.1")
+    print(listening.getHost().port, flush=True)
+    house.callInThread(lambda: (sys.stdin.read(), house.callFromThread(house.stop)))
+    house.run()
+    database.close()
+
+
+async def asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> str:
+    """Send a request and read all of its answer; the status."""
+    writer.write(request)
+    head = await reader.readuntil(b"\r\n\r\n")
+    lowered = head.lower()
+    at = lowered.find(b"content-length:")
+    if at >= 0:
+        await reader.readexactly(int(head[at + 15 :].split(b"\r\n", 1)[0]))
+    else:
+        while (size := int((await reader.readline()).strip() or b"0", 16)) > 0:
+            await reader.readexactly(size + 2)
+        await reader.readline()
+    return head[9:12].decode()
+
+
+@define
+class Tally:
+    """What came of many requests."""
+
+    times: list[float] = field(factory=list)
+    statuses: Counter[str] = field(factory=Counter)
+    began: float = field(factory=time.perf_counter)
+
+    async def ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> None:
+        began = time.perf_counter()
+        self.statuses[await asked(reader, writer, request)] += 1
+        self.times.append(time.perf_counter() - began)
+
+    @property
+    def p99(self) -> float:
+        return sorted(self.times)[int(len(self.times) * 0.99)]
+
+    def report(self) -> dict[str, object]:
+        took = time.perf_counter() - self.began
+        times = sorted(self.times)
+        return {
+            "rate": len(times) / took,
+            "p50": times[len(times) // 2],
+            "p99": self.p99,
+            "worst": times[-1],
+            "statuses": self.statuses,
+        }
+
+
 async def load(port: int, key: str, path: str, total: int, concurrency: int) -> None:
     """POST the same small message ``total`` times; prints a JSON line: rate, p50, p99, statuses."""
     body = json.dumps({"chat_id": 5, "text": "Hello, " * 20}).encode()
@@ -134,41 +239,71 @@ async def load(port: int, key: str, path: str, total: int, concurrency: int) -> 
         f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     ).encode() + body
-    times: list[float] = []
-    statuses: dict[str, int] = {}
     left = total
+    tally = Tally()
 
     async def client() -> None:
         nonlocal left
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         while left > 0:
             left -= 1
-            began = time.perf_counter()
-            writer.write(request)
-            head = await reader.readuntil(b"\r\n\r\n")
-            lowered = head.lower()
-            at = lowered.find(b"content-length:")
-            if at >= 0:
-                await reader.readexactly(int(head[at + 15 :].split(b"\r\n", 1)[0]))
-            else:
-                while (size := int((await reader.readline()).strip() or b"0", 16)) > 0:
-                    await reader.readexactly(size + 2)
-                await reader.readline()
-            times.append(time.perf_counter() - began)
-            status = head[9:12].decode()
-            statuses[status] = statuses.get(status, 0) + 1
+            await tally.ask(reader, writer, request)
         writer.close()
 
-    began = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(concurrency)))
-    took = time.perf_counter() - began
-    times.sort()
-    report = {
-        "rate": total / took,
-        "p50": times[len(times) // 2],
-        "p99": times[int(len(times) * 0.99)],
-        "statuses": statuses,
+    print(json.dumps(tally.report()), flush=True)
+
+
+def pushed(update_id: int, chat: int, number: int) -> bytes:
+    """The body of an update: message ``number`` of a chat."""
+    message = {
+        "message_id": number,
+        "from": {"id": chat, "is_bot": False, "first_name": "Ada", "language_code": "en"},
+        "chat": {"id": chat, "first_name": "Ada", "type": "private"},
+        "date": 1_793_000_000,
+        "text": "Hello, " * 80,
     }
+    return json.dumps({"update_id": update_id, "message": message}).encode()
+
+
+async def push(port: int, path: str, secret: str, key: str, first: int, chats: int, each: int) -> None:
+    """
+    Push messages as Telegram does: a connection for each chat, on it one after the other.
+
+    Prints a JSON line: rate, p50, p99, statuses, and the same of ``/health``, asked beside them when there is
+    a key.
+
+    :param first: the number of the first message of each chat, from 1.
+    """
+    tally, beside = Tally(), Tally()
+    ended = False
+
+    async def chat(number: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for message in range(first, first + each):
+            body = pushed(message * chats + number, 1000 + number, message)
+            head = (
+                f"POST {path} HTTP/1.1\r\nHost: bot.example\r\nContent-Type: application/json\r\n"
+                f"X-Telegram-Bot-Api-Secret-Token: {secret}\r\nContent-Length: {len(body)}\r\n\r\n"
+            )
+            await tally.ask(reader, writer, head.encode() + body)
+        writer.close()
+
+    async def health() -> None:
+        question = f"GET /health HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        while not ended:
+            await beside.ask(reader, writer, question)
+            await asyncio.sleep(0.02)
+        writer.close()
+
+    asking = asyncio.create_task(health()) if key else None
+    await asyncio.gather(*(chat(number) for number in range(chats)))
+    report = tally.report()
+    ended = True
+    if asking is not None:
+        await asking
+        report["health"] = beside.report()
     print(json.dumps(report), flush=True)
 
 
@@ -180,8 +315,12 @@ def main(arguments: list[str]) -> None:
             asyncio.run(serve(upstream()))
         case ["proxy", port]:
             proxy(int(port))
+        case ["inserter", path]:
+            inserter(path)
         case ["load", port, key, path, total, concurrency]:
             asyncio.run(load(int(port), key, path, int(total), int(concurrency)))
+        case ["push", port, path, secret, key, first, chats, each]:
+            asyncio.run(push(int(port), path, secret, key, int(first), int(chats), int(each)))
         case _:
             raise SystemExit(f"unknown peer: {arguments}")
 

@@ -3,43 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from benchmarks.harness import KEY, TOKEN, Figure, State, at_least, middle, peer, state
-
-
-@contextmanager
-def daemon(made: State, upstream: int) -> Iterator[int]:
-    """The daemon as a process; the port it listens on."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "telegrammer", "serve", "--db", str(made.path), "--port", "0"]
-        + ["--api-url", f"http://127.0.0.1:{upstream}"],
-        env={**os.environ, "TELEGRAMMER_TOKEN": TOKEN},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    try:
-        for line in process.stderr:
-            if found := re.search(r"listening on http://127\.0\.0\.1:(\d+)", line):
-                break
-        else:
-            raise SystemExit("the daemon did not start")
-        # Its access log goes on: somebody has to read it.
-        reader = subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL)
-        yield int(found[1])
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-        process.stderr.close()
-        reader.wait(10)
+from benchmarks.daemon import daemon
+from benchmarks.harness import KEY, Figure, at_least, middle, peer, state
 
 
 def load(port: int, total: int) -> dict[str, Any]:
@@ -62,12 +31,12 @@ async def against_a_bare_proxy(reactor: Any, quick: bool) -> list[Figure]:
         state() as made,
         peer("upstream") as upstream,
         peer("proxy", str(upstream.port)) as proxy,
-        daemon(made, upstream.port) as port,
+        daemon(made, upstream.port) as running,
     ):
-        load(port, 100)
+        load(running.port, 100)
         load(proxy.port, 100)
         for _ in range(rounds):
-            ours.append(load(port, total))
+            ours.append(load(running.port, total))
             theirs.append(load(proxy.port, total))
             ratios.append(ours[-1]["rate"] / theirs[-1]["rate"])
     rate, bare = (middle([each["rate"] for each in reports]) for reports in (ours, theirs))
