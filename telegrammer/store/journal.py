@@ -50,16 +50,11 @@ QUARANTINE = """
 """
 RECEIVED = "UPDATE gateway SET received_at = MAX(received_at, ?) WHERE id = 1"
 
-# A row value, not OR: only this form is searched by both columns of the index.
+# A row value, not OR: only this form is a search.  SQLite makes it one by the second, and looks at the ids
+# within; those that were dealt with are no longer there.
 PENDING = """
     SELECT received_at, id, accepted_at FROM journal
     WHERE parse_status = 'pending' AND (received_at, id) > (?, ?) ORDER BY received_at, id LIMIT ?
-"""
-EARLIER = """
-    SELECT 1 FROM journal WHERE parse_status = 'pending' AND (received_at, id) < (?, ?) LIMIT 1
-"""
-OLDEST = """
-    SELECT accepted_at FROM journal WHERE parse_status = 'pending' ORDER BY received_at, id LIMIT 1
 """
 COUNT_PENDING = "SELECT COUNT(*) FROM journal WHERE parse_status = 'pending'"
 LATE = """
@@ -130,7 +125,7 @@ def fold(cursor: sqlite3.Cursor, entry_id: int, max_jobs: int, now: int) -> Fold
     received_at, epoch, update_id, until, status, body = row
     if status == "folded":
         return Folded("already", update_id)
-    if status == "pending" and cursor.execute(EARLIER, (received_at, entry_id)).fetchone() is not None:
+    if status == "pending" and pending(cursor, BEGINNING, 1)[0].place.entry_id != entry_id:
         raise OutOfTurn("an older update waits to be folded")
     message = read_update(bytes(body)).message
     if message is None:
@@ -167,8 +162,8 @@ def counts(cursor: sqlite3.Cursor) -> JournalCounts:
     """The journal in numbers; what it costs grows with what waits, not with what is kept."""
     (waiting,) = cursor.execute(COUNT_PENDING).fetchone()
     failed, newest_failed = cursor.execute(COUNT_FAILED).fetchone()
-    oldest = cursor.execute(OLDEST).fetchone() if waiting else None
-    return JournalCounts(waiting, failed, None if oldest is None else oldest[0], newest_failed)
+    oldest = pending(cursor, BEGINNING, 1)
+    return JournalCounts(waiting, failed, oldest[0].accepted_at if oldest else None, newest_failed)
 
 
 def late(cursor: sqlite3.Cursor, accepted_until: int) -> Late:

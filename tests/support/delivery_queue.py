@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from attrs import define, field
 
 from telegrammer.core.delivery import Claimed, Finished, Slots, Turn, Verdict
+from telegrammer.core.telegram import Message
 from telegrammer.store import recovery
-from telegrammer.store.intake import WAKE, lane_values
+from telegrammer.store.intake import WAKE, Intake, lane_values
 from telegrammer.store.turns import QueueRules, take_turn
 from tests.support.inline_database import InlineDatabase
 
 BOT = 123456789
 PLENTY = 1000
+PLENTY_OF_JOBS = 10**6
 
 
 @define(eq=False)
@@ -88,6 +90,18 @@ class DeliveryQueue:
             self.execute("DELETE FROM payloads WHERE refs = 0")
             cursor.execute(WAKE, lane_values(0, self.last_update, self.now, chat_id))
         return updates
+
+    def pass_over(self) -> int:
+        """An update that comes later than the next ones do: its id."""
+        self.last_update += 1
+        return self.last_update
+
+    def fold_late(self, update_id: int, chat_id: int = 1) -> int:
+        """An update comes that others have overtaken, through the real intake; how many jobs it makes."""
+        intake = Intake(self.cursor, PLENTY_OF_JOBS, self.now)
+        intake.take(Message(chat_id, "group", b'{"n":%d}' % update_id), 0, update_id, overtaken=True)
+        intake.end()
+        return intake.jobs
 
     def turn(
         self,

@@ -3,7 +3,7 @@ Version 2: the journal of pushed updates (contract 8), and what a change of the 
 
 The index of what waits is partial: in the steady state it holds no row or one, where one over all entries
 would hold the whole table for the sake of that one.  Its columns are the order of folding, so that a pass
-goes on behind its last entry by one step in it: ``(received_at, id) > (?, ?)``, as a row value, for the same
+goes on behind its last entry by a search: ``(received_at, id) > (?, ?)``, as a row value, for the same
 said with OR is a scan.
 """
 

@@ -92,6 +92,30 @@ class PlanTests(SynchronousTestCase):
         self.assertEqual(plan(top, planned.cursor, NONE), Plan(planned.cursor, (), replayed=1))
         self.assertTrue(plan(updates(5), planned.cursor, NONE).reset)
 
+    def test_malformed_and_put_aside(self) -> None:
+        bad = [Malformed(12, "b"), Malformed(11, "a"), Malformed(9, "seen"), *updates(10)]
+        planned = plan(bad, Cursor(10), frozenset({12}), quarantine=True)
+        expected = Plan(
+            Cursor(13), (Update(10),), replayed=1, skipped=(12,), quarantined=(Malformed(11, "a"),)
+        )
+        self.assertEqual(planned, expected)
+
+    def test_malformed_without_an_id_cannot_be_put_aside(self) -> None:
+        nameless = [Malformed(None, "no id"), Malformed(11, "x"), Malformed(None, "another")]
+        error = self.assertRaises(MalformedUpdate, plan, nameless, Cursor(10), NONE, quarantine=True)
+        self.assertEqual((error.update_id, error.why), (None, "no id"))
+
+    def test_ids_known_to_have_been_restarted(self) -> None:
+        planned = plan(updates(9_999), Cursor(10_000), NONE, restarted=True)
+        self.assertEqual(planned, Plan(Cursor(10_000, 1), (Update(9_999),), reset=True))
+        self.assertEqual(plan([], Cursor(10_000), NONE, restarted=True), Plan(Cursor(10_000), ()))
+
+    def test_a_batch_ends_the_asking_from_the_head(self) -> None:
+        before = Cursor(10, 2, from_head=True)
+        for batch in (updates(), updates(9), updates(5, 9)):
+            self.assertEqual(plan(batch, before, NONE).cursor, Cursor(10, 2))
+        self.assertEqual(plan(updates(9, 11), before, NONE).cursor, Cursor(12, 2))
+
     @given(st.lists(elements, max_size=20), st.integers(0, 5000), st.integers(0, 3))
     def test_nothing_is_lost_or_taken_twice(self, batch: list[Update], offset: int, epoch: int) -> None:
         before = Cursor(offset, epoch)

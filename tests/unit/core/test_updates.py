@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from telegrammer.core.problems import MalformedUpdate
 from telegrammer.core.telegram import Batch, Malformed, Message, RateLimited, Update, UpstreamFailure
-from telegrammer.core.updates import poll_outcome
+from telegrammer.core.updates import poll_outcome, read_update, update_id_of
 
 PRIVATE = b'{"id":7,"type":"private"}'
 
@@ -227,3 +228,70 @@ class CostTests(SynchronousTestCase):
         self.assertEqual(len(outcome.elements), 100)
         # About 0.1 s; a scanner in Python alone takes ten times as long.
         self.assertLess(spent, 0.5)
+
+
+class AloneTests(SynchronousTestCase):
+    """An update that is a whole body, as it is pushed."""
+
+    def test_the_same_as_an_element(self) -> None:
+        for text in (
+            b'{"update_id":5}',
+            b'{"poll":{"id":1},"update_id":5}',
+            element(b'{"chat":' + PRIVATE + b',"n":1.0,"x":"\\ud83d \xc3\xa9"}'),
+            element(b'{"chat":{"id":-7,"type":"group"},"migrate_to_chat_id":-8}'),
+        ):
+            [expected] = batch(text)
+            self.assertEqual(read_update(text), expected)
+            self.assertEqual(read_update(b" \r\n\t" + text + b"\n"), expected)
+            self.assertEqual(update_id_of(b" \r\n\t" + text + b"\n"), 5)
+
+    def test_malformed_ones_say_why(self) -> None:
+        for message in (b"[]", b"{}", b'{"chat":{"id":0,"type":"group"}}', b'{"chat":{"id":7}}'):
+            [expected] = batch(element(message))
+            assert isinstance(expected, Malformed)
+            self.assertEqual(expected.text, element(message))
+            error = self.assertRaises(MalformedUpdate, read_update, element(message))
+            self.assertEqual((error.update_id, error.why), (5, expected.why))
+            # It can be journaled, for it has an id.
+            self.assertEqual(update_id_of(element(message)), 5)
+
+    def test_what_is_no_update(self) -> None:
+        for text in (
+            b"[]",
+            b"5",
+            b"null",
+            b"{}",
+            b'{"update_id":"5"}',
+            b'{"update_id":5.0}',
+            b'{"update_id":-1}',
+            b'{"update_id":true}',
+            b'{"update_id":9223372036854775808}',
+            b'{"UPDATE_ID":5}',
+        ):
+            self.assertIsNone(update_id_of(text), text)
+            self.assertIsNone(self.assertRaises(MalformedUpdate, read_update, text).update_id)
+
+    def test_what_is_no_json(self) -> None:
+        for text in (
+            b"",
+            b" ",
+            b'{"update_id":5',
+            b'{"update_id":5}}',
+            b'{"update_id":5} {"update_id":6}',
+            b'{"update_id":5,}',
+            b'\xef\xbb\xbf{"update_id":5}',
+            b'{"update_id":5,"x":"\xff"}',
+            b'{"update_id":NaN}',
+            b'{"update_id":5,"x":' + b"[" * 100_000,
+        ):
+            self.assertIsNone(update_id_of(text), text[:50])
+            error = self.assertRaises(MalformedUpdate, read_update, text)
+            self.assertEqual((error.update_id, error.why), (None, "the body is not a JSON text in UTF-8"))
+
+    def test_the_ends_of_the_range(self) -> None:
+        for update_id in (0, 2**63 - 1):
+            self.assertEqual(update_id_of(b'{"update_id":%d}' % update_id), update_id)
+
+    @given(st.binary(max_size=40))
+    def test_any_bytes(self, text: bytes) -> None:
+        self.assertIsNone(update_id_of(text))

@@ -66,6 +66,8 @@ class QueueMachine(RuleBasedStateMachine):
         super().__init__()
         self.queue = DeliveryQueue(rules=RULES)
         self.flights: list[Flight] = []
+        self.overtaken: list[int] = []
+        """Updates that others have overtaken and that are still to come."""
         self.tries: dict[int, int] = {}
         """Attempts by job since its budget was last made fresh."""
         self.subscriptions = [self.queue.subscribe(chat, key) for chat, key in ((1, 1), (1, 2), (2, 1))]
@@ -83,6 +85,24 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(chat=st.integers(1, 2), count=st.integers(1, 3))
     def ingest(self, chat: int, count: int) -> None:
         self.queue.ingest(chat, count)
+
+    @rule(chat=st.integers(1, 2), late=st.integers(1, 2), count=st.integers(0, 2))
+    def updates_overtake_others(self, chat: int, late: int, count: int) -> None:
+        """As pushed ones do: some come only later."""
+        self.overtaken += [self.queue.pass_over() for _ in range(late)]
+        self.queue.ingest(chat, count)
+
+    @precondition(lambda self: self.overtaken)
+    @rule(chat=st.integers(1, 2), order=st.randoms(use_true_random=False))
+    def an_overtaken_one_comes(self, chat: int, order: Random) -> None:
+        """Whatever its lanes are doing: waiting, in flight, backing off, empty, retired."""
+        before = self.lanes()
+        self.queue.fold_late(self.overtaken.pop(order.randrange(len(self.overtaken))), chat)
+        for lane, (_, due, fails) in self.lanes().items():
+            had_head, had_due, had_fails = before[lane]
+            assert fails == had_fails
+            if had_head is not None:
+                assert due == had_due, "whoever comes in between changes no wait"
 
     @rule(chat=st.integers(1, 2), key=st.integers(1, 2), which=st.integers(0, 20))
     def subscriptions_change(self, chat: int, key: int, which: int) -> None:
@@ -209,6 +229,11 @@ class QueueMachine(RuleBasedStateMachine):
             "SELECT id FROM deliveries WHERE state = IFNULL(?, state) ORDER BY id", state
         )
         return [row[0] for row in rows if isinstance(row[0], int)]
+
+    def lanes(self) -> dict[object, tuple[object, ...]]:
+        """Subscription → head, when it is due, failures."""
+        rows = self.queue.execute("SELECT subscription_id, head_id, next_due, fails FROM lanes")
+        return {row[0]: row[1:] for row in rows}
 
     def heads(self) -> dict[object, object]:
         """Subscription → its oldest job that is not dead."""
