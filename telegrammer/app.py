@@ -28,6 +28,7 @@ from telegrammer.core.subscriptions import SubscriptionLimits
 from telegrammer.core.telegram import Identity
 from telegrammer.delivery.dispatcher import MOST_ASIDE, Dispatcher
 from telegrammer.delivery.housekeeping import Housekeeping, interval
+from telegrammer.doors import doors_of
 from telegrammer.ingest.bot_api import BotApi
 from telegrammer.ingest.ingestor import Ingestor
 from telegrammer.ingest.journal_keeping import JournalKeeping
@@ -59,9 +60,7 @@ from telegrammer.store.usernames import SqlUsernames
 from telegrammer.web.api import Api
 from telegrammer.web.credentials import BearerKeys
 from telegrammer.web.health import Health
-from telegrammer.web.limits import RequestLimits
-from telegrammer.web.listening import Listening, Ports, tcp_endpoint
-from telegrammer.web.site import GatewaySite
+from telegrammer.web.listening import Listening
 from telegrammer.web.webhook import Webhook
 
 log = Logger()
@@ -187,23 +186,10 @@ def build(settings: Settings, reactor: Any, keep_secret: Callable[[str], None]) 
     limits = SubscriptionLimits(settings.max_subscriptions_per_key, settings.max_subscriptions)
     subscriptions = SqlSubscriptions(database, limits, now, on_left=tell_room)
     api = Api(subscriptions, SqlUsernames(database), telegram, health)
-    areas = [api.area(BearerKeys(SqlKeys(database), reactor))]
-    # What Telegram pushes to, where it does.
-    webhook = (
-        Webhook(WebhookIntake(journal, reactor, on_accepted=worker.notify)).area(lambda: state.webhook_secret)
-        if settings.ingest == "webhook"
-        else None
-    )
-    front = RequestLimits(settings.http_workers, settings.http_queue, settings.max_connections)
-    doors: dict[str, Ports] = {}
-    if webhook is not None and settings.webhook_listen is not None:
-        site = GatewaySite([webhook], reactor, front)
-        doors["webhook ports"] = Ports([settings.webhook_listen], site, reactor, "webhook listening")
-    elif webhook is not None:
-        areas.append(webhook)
-    address = tcp_endpoint(settings.host, settings.port, settings.max_connections)
-    ports = Ports(settings.listen or (address,), GatewaySite(areas, reactor, front), reactor)
-    doors = {"ports": ports, **doors}
+    pushed = None
+    if settings.ingest == "webhook":
+        pushed = Webhook(WebhookIntake(journal, reactor, worker.notify)).area(lambda: state.webhook_secret)
+    doors = doors_of(settings, api.area(BearerKeys(SqlKeys(database), reactor)), pushed, reactor)
 
     root = OrderedServices(reactor, settings.shutdown_timeout)
     parts: dict[str, IService] = {

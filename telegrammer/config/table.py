@@ -107,7 +107,9 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _number("http-workers", 1, 1024, 8, "requests being worked on at once"),
     _number("http-queue", 0, 65_536, 64, "requests waiting for a worker"),
-    _number("max-connections", 1, 65_536, 256, "open connections to the HTTP API"),
+    _number(
+        "max-connections", 1, 65_536, 256, "open connections, of each listener that has callers of its own"
+    ),
     _number("delivery-workers", 1, 256, 4, "callbacks in flight at once"),
     _number("max-jobs", 1, 100_000_000, 100_000, "jobs in the queue, dead ones included"),
     _number("max-subscriptions", 1, 1_000_000, 1000, "subscriptions in all"),

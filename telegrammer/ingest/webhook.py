@@ -51,7 +51,7 @@ class WebhookIntake:
 
     journal: Journal
     clock: IReactorTime
-    on_accepted: Callable[[], None] = lambda: None
+    on_accepted: Callable[[], None]
     seconds: float = ANSWER_SECONDS
     _warned_at: float | None = field(default=None, init=False)
 

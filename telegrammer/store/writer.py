@@ -145,6 +145,7 @@ class Writer:
             return
         group = self._take()
         if not group:
+            self.waiting_since = None  # whoever waited for the lock has been told, or has left
             idle, self._idle = self._idle, None
             if idle is not None:
                 idle.callback(None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from attrs import define, field, frozen
@@ -210,10 +210,13 @@ class Front:
     clock: Clock = field(factory=Clock)
     keys: FakeKeys = field(factory=FakeKeys)
     handler: Handler = field(factory=Handler)
+    more: Sequence[Area] = ()
+    """Served beside what the handler serves."""
     site: GatewaySite = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.site = GatewaySite([area(self.keys, self.clock, self.handler)], self.clock, self.limits)
+        areas = [area(self.keys, self.clock, self.handler), *self.more]
+        self.site = GatewaySite(areas, self.clock, self.limits)
         self.site.doStart()
 
     def connect(self, transport: PeerTransport | None = None) -> Peer:

@@ -10,7 +10,7 @@ from attrs import evolve
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from telegrammer.app import _watchdog_usec, build
+from telegrammer.app import _State, _watchdog_usec, build
 from telegrammer.config import NoticeSettings, Settings, Token
 from telegrammer.core.problems import StartRefused
 from telegrammer.service import OrderedServices
@@ -61,6 +61,17 @@ class BuildTests(SynchronousTestCase):
         names = [part.name for part in root]
         self.assertEqual(names[names.index("sockets") : names.index("deliveries") + 1][1], "notices")
 
+    def test_where_telegram_pushes_to(self) -> None:
+        webhook = evolve(self.settings, ingest="webhook", webhook_url="https://bot.example.org/")
+        for settings, doors in (
+            (self.settings, ["ports"]),
+            (webhook, ["ports"]),
+            (evolve(webhook, webhook_listen="tcp:0"), ["ports", "webhook ports"]),
+            (evolve(self.settings, webhook_listen="tcp:0"), ["ports"]),
+        ):
+            names = [part.name for part in self.build(settings)]
+            self.assertEqual(names[1 : names.index("database")], doors)
+
     def test_a_useless_setting_of_the_notices_is_refused(self) -> None:
         for notices in (evolve(NOTICES, sender="nobody"), evolve(NOTICES, outbox=Path("relative"))):
             self.assertRaises(StartRefused, self.build, evolve(self.settings, notices=notices))
@@ -77,6 +88,38 @@ class BuildTests(SynchronousTestCase):
     def test_a_useless_ca_file_is_refused(self) -> None:
         settings = evolve(self.settings, ca_file=self.directory / "nowhere.pem")
         self.assertRaises(StartRefused, self.build, settings)
+
+
+class StateTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.settings = Settings(
+            temporary_directory(self) / "x.db",
+            Token("123456789:" + "A" * 35),
+            ingest="webhook",
+            webhook_url="https://bot.example.org/",
+        )
+        self.kept: list[str] = []
+
+    def open(self, settings: Settings) -> _State:
+        state = _State(settings, lambda: 1000.0, self.kept.append)
+        self.assertIsNone(state.webhook_secret)
+        state.open()
+        return state
+
+    def test_the_secret_is_made_once_and_kept_from_every_log(self) -> None:
+        state = self.open(self.settings)
+        secret = state.webhook_secret
+        assert secret is not None
+        self.assertRegex(secret, r"\A[A-Za-z0-9_-]{43}\Z")
+        self.assertNotIn(secret, repr(state))
+        self.assertEqual(self.open(self.settings).webhook_secret, secret)
+        self.assertEqual(self.kept, [secret, secret])
+
+    def test_where_updates_are_polled_there_is_none(self) -> None:
+        self.open(self.settings)
+        self.kept.clear()
+        self.assertIsNone(self.open(evolve(self.settings, ingest="poll")).webhook_secret)
+        self.assertEqual(self.kept, [])
 
 
 class WatchdogTests(SynchronousTestCase):

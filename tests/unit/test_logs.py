@@ -87,6 +87,15 @@ class EscapingTests(SynchronousTestCase):
 
 
 class RedactorTests(SynchronousTestCase):
+    def test_what_it_learns_later(self) -> None:
+        redact = Redactor([TOKEN])
+        both = f"{TOKEN} and found/later"
+        self.assertEqual(redact(both), f"{REMOVED} and found/later")
+        redact.learn("found/later")
+        for text in (both, f"{TOKEN} and found%2Flater"):
+            self.assertEqual(redact(text), f"{REMOVED} and {REMOVED}")
+        self.assertNotIn("found", repr(redact))
+
     def test_what_it_was_given_in_every_spelling(self) -> None:
         redact = Redactor([TOKEN])
         for text in (

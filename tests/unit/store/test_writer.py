@@ -350,6 +350,89 @@ class PatienceTests(WriterCase):
         return result
 
 
+class BeginWithinTests(WriterCase):
+    """An operation that has only so long to begin: whoever is told that it did not can rely on it."""
+
+    def submit(self, value: int, seconds: float = 5) -> Deferred[int]:
+        return self.writer.submit(insert, value, urgent=True, begin_within=seconds)
+
+    def test_one_that_begins_in_time(self) -> None:
+        result = self.submit(1)
+        self.clock.advance(4.9)
+        self.lender.step()
+        self.assertEqual(self.successResultOf(result), 1)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_one_that_was_taken_and_has_not_begun_is_withdrawn(self) -> None:
+        result = self.submit(1)
+        self.clock.advance(4.9)
+        self.assertNoResult(result)
+        self.clock.advance(0.2)
+        self.failureResultOf(result, StoreBusy)
+        self.lender.step()
+        self.assertEqual(self.rows(), [])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_one_behind_a_group_that_hangs_is_withdrawn_and_its_company_is_not(self) -> None:
+        hanging = self.insert(1)
+        results = [self.submit(2), self.insert(3, urgent=True)]
+        self.clock.advance(5)
+        self.failureResultOf(results[0], StoreBusy)
+        self.assertNoResult(results[1])
+        self.lender.step()
+        self.lender.step()
+        self.assertEqual((self.successResultOf(hanging), self.successResultOf(results[1])), (1, 3))
+        self.assertEqual(self.rows(), [1, 3])
+
+    def test_one_that_has_begun_is_waited_for(self) -> None:
+        def insert_slowly(cursor: sqlite3.Cursor) -> int:
+            self.clock.advance(60)
+            self.assertNoResult(result)
+            return insert(cursor, 1)
+
+        result: Deferred[int] = self.writer.submit(insert_slowly, urgent=True, begin_within=5)
+        self.lender.step()
+        self.assertEqual((self.successResultOf(result), self.rows()), (1, [1]))
+
+    def test_one_that_has_begun_and_is_not_committed(self) -> None:
+        self.connection.full_at_commit = True
+        result = self.submit(1)
+        self.lender.step()
+        self.failureResultOf(result, StoreFull)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_held_lock(self) -> None:
+        result = self.submit(1, 1)
+        for _ in range(2):
+            self.assertNoResult(result)
+            self.clock.advance(SLICE)
+            self.lender.step(Locked())
+        self.failureResultOf(result, StoreBusy)
+        self.assertEqual((self.lender.waiting, self.clock.getDelayedCalls()), ([], []))
+
+    def test_withdrawn_between_two_turns_nobody_waits_for_the_lock(self) -> None:
+        result = self.submit(1, SHORTEST_WAIT)
+        self.lender.step(Locked())  # at once: the next turn is in a moment
+        self.assertEqual(self.writer.waiting_since, 0)
+        self.clock.advance(SHORTEST_WAIT)
+        self.failureResultOf(result, StoreBusy)
+        self.assertEqual(self.lender.waiting, [])
+        self.assertIsNone(self.writer.waiting_since)
+
+    def test_one_whose_caller_leaves(self) -> None:
+        result = self.submit(1)
+        result.cancel()
+        self.failureResultOf(result, CancelledError)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.lender.step()
+        self.assertEqual(self.rows(), [])
+
+    def test_closed(self) -> None:
+        self.successResultOf(self.writer.close())
+        self.failureResultOf(self.submit(1), StoreClosed)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
 class CancellationTests(WriterCase):
     def test_one_that_has_not_begun_is_dropped(self) -> None:
         self.insert(1)

@@ -181,6 +181,30 @@ class ListeningTests(SynchronousTestCase):
         self.successResultOf(stopped)
         ports.stopService()
 
+    def test_two_doors_the_first_is_told_of_first_and_both_close_before_either_is_waited_for(self) -> None:
+        api = self.ports(tcp_endpoint("127.0.0.1", 80))
+        other = FakeSite()
+        webhook = Ports(
+            [tcp_endpoint("127.0.0.1", 82)],
+            cast(GatewaySite, other),
+            self.reactor,
+            "webhook listening",
+        )
+        for ports in (api, webhook):
+            ports.startService()
+        listening = Listening([api, webhook])
+        listening.startService()
+        self.assertEqual(
+            [line.partition(" on http://")[0] for line in self.said], ["listening", "webhook listening"]
+        )
+        stopped = listening.stopService()
+        self.assertEqual((api._ports, webhook._ports), ([], []))
+        self.assertEqual((self.site.draining, other.draining), (True, True))
+        self.site.drained.callback(None)
+        self.assertNoResult(stopped)
+        other.drained.callback(None)
+        self.successResultOf(stopped)
+
 
 class ShownTests(SynchronousTestCase):
     def test_addresses(self) -> None:
