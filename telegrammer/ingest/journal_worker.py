@@ -104,20 +104,22 @@ class JournalWorker:
         """
         Fold what waits, once: what came of it.
 
-        The pass ends when all that waited in its beginning was taken, at the first entry that a circumstance
-        keeps from being folded, for what follows must not overtake it, or when the journal cannot be read.
-        None of that raises.  No entry is taken twice.
+        The pass ends when all that waited in its beginning has been taken, whatever comes meanwhile; at the
+        first entry that a circumstance keeps from being folded, for what follows must not overtake it; or
+        when the journal cannot be read.  None of that raises.  No entry is taken twice.
 
         Cancelling it lets the fold in hand come to its end, and begins no other.
         """
-        done, after, most = Outcome(), BEGINNING, inf
+        done, after = Outcome(), BEGINNING
+        most: int | None = None
         # What was made room before this pass is of no meaning for what it finds.
         self._relief.forget()
         try:
             if not self._began:
                 await self._tell_backlog()
-            while done.taken < most:
-                portion = await self.journal.pending(after, self.portion)
+            while most is None or done.taken < most:
+                limit = self.portion if most is None else min(self.portion, most - done.taken)
+                portion = await self.journal.pending(after, limit)
                 await self._tell_late(portion)
                 for entry in portion:
                     outcome = await self._see_through(entry.place.entry_id)
@@ -125,9 +127,9 @@ class JournalWorker:
                     if outcome.deferred:
                         return self._ended(done, reached_end=False)
                     after = entry.place
-                if len(portion) < self.portion:
+                if len(portion) < limit:
                     break
-                if most == inf:
+                if most is None:
                     most = done.taken + (await self.journal.counts()).pending
         except CancelledError:
             raise
@@ -204,7 +206,7 @@ class JournalWorker:
             return
         self._late_told = self.clock.seconds()
         log.warn(
-            "{count} updates have waited to be folded for more than five minutes, the longest for {age} s",
+            "{count} updates have waited to be folded for five minutes or longer, the longest for {age} s",
             count=late.count,
             age=floor(self.now()) - late.oldest_at,
         )
