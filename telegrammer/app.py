@@ -4,8 +4,8 @@ The composition root: builds every object and says in which order they start.  T
 The order, and why (contract 1.3): the lock before all else; the ports, so that one which is taken is known
 before anything is changed; the database, which recognises, migrates and recovers; the sockets outwards before
 those who use them, so that they are closed after; the notices, which watch all that follows; deliveries, the
-journal's worker and the poller before the door, so that an answered request finds everything at work; systemd
-last, when all is true.
+journal's worker, and who looks after ingestion (the poller, or the keeper of the webhook) before the door, so
+that an answered request finds everything at work; systemd last, when all is true.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from twisted.logger import Logger
 
 from telegrammer import __version__
 from telegrammer.config import NoticeSettings, Settings
+from telegrammer.core.health import IngestionStatus
 from telegrammer.core.subscriptions import SubscriptionLimits
 from telegrammer.core.telegram import Identity
 from telegrammer.delivery.dispatcher import MOST_ASIDE, Dispatcher
@@ -34,8 +35,9 @@ from telegrammer.ingest.ingestor import Ingestor
 from telegrammer.ingest.journal_keeping import JournalKeeping
 from telegrammer.ingest.journal_worker import FoldingService, JournalWorker
 from telegrammer.ingest.player import Player
-from telegrammer.ingest.poller import Poller, PollerService
+from telegrammer.ingest.poller import Poller
 from telegrammer.ingest.webhook import WebhookIntake
+from telegrammer.ingest.webhook_keeper import WebhookKeeper
 from telegrammer.notices.carrier import Carrier
 from telegrammer.notices.handle import Handle
 from telegrammer.notices.service import Notices
@@ -61,6 +63,7 @@ from telegrammer.web.api import Api
 from telegrammer.web.credentials import BearerKeys
 from telegrammer.web.health import Health
 from telegrammer.web.listening import Listening
+from telegrammer.web.screen import Area
 from telegrammer.web.webhook import Webhook
 
 log = Logger()
@@ -104,6 +107,7 @@ def build(settings: Settings, reactor: Any, keep_secret: Callable[[str], None]) 
     mail_names = ThreadedResolver(reactor, reactor, threads=4)
     sockets = _Sockets(callbacks, (polling, sending), (callback_names, api_names, mail_names))
 
+    rooms, accepted = _Listeners(), _Listeners()
     deliveries = SqlDeliveries(
         database,
         now,
@@ -118,14 +122,9 @@ def build(settings: Settings, reactor: Any, keep_secret: Callable[[str], None]) 
         jitter,
         settings.retry_schedule,
         workers,
-        on_left=lambda: tell_room(),
+        on_left=rooms.tell,
         stuck=callbacks.stuck,
     )
-
-    def tell_room() -> None:
-        # Built below, these may be waiting for it.
-        poller.notify_room()
-        worker.notify_room()
 
     # Built below, where there are any.
     notices: Notices | None = None
@@ -137,7 +136,7 @@ def build(settings: Settings, reactor: Any, keep_secret: Callable[[str], None]) 
     housekeeping = Housekeeping(
         deliveries,
         dispatcher.take_toll,
-        on_left=tell_room,
+        on_left=rooms.tell,
         interval=interval(settings.dead_retention),
         on_purged=tell_purged,
     )
@@ -155,24 +154,49 @@ def build(settings: Settings, reactor: Any, keep_secret: Callable[[str], None]) 
     worker = JournalWorker(Player(ingestor, journal), journal, reactor, now)
     keeping = JournalKeeping(journal, interval(settings.journal_retention))
     tidying = Repeating(keeping.round, reactor, Wakeup(reactor))
-    poller = Poller(
-        telegram,
-        ingestion,
-        ingestor,
-        settings.token.bot_id,
-        reactor,
-        now,
-        jitter,
-        Wakeup(reactor),
-    )
-    database.on_outside_commit.extend((dispatcher.notify_commit, worker.notify_commit, poller.notify_commit))
+    rooms.add(worker.notify_room)
+    accepted.add(worker.notify)
+    database.on_outside_commit.extend((dispatcher.notify_commit, worker.notify_commit))
+
+    pushed: Area | None = None
+    ingester: Poller | WebhookKeeper
+    if settings.ingest == "webhook":
+        ingester = keeper = WebhookKeeper(
+            telegram,
+            ingestion,
+            settings.webhook_url or "",
+            lambda: state.webhook_secret or "",
+            settings.token.bot_id,
+            reactor,
+            now,
+            jitter,
+        )
+        accepted.add(keeper.note_accepted)
+        intake = WebhookIntake(journal, reactor, accepted.tell, keeper.may_accept)
+        pushed = Webhook(intake).area(lambda: state.webhook_secret)
+    else:
+        ingester = poller = Poller(
+            telegram,
+            ingestion,
+            ingestor,
+            journal,
+            settings.token.bot_id,
+            reactor,
+            now,
+            jitter,
+            Wakeup(reactor),
+        )
+        rooms.add(poller.notify_room)
+        database.on_outside_commit.append(poller.notify_commit)
 
     if settings.notices is not None:
-        notices = _notices(settings.notices, settings, reactor, mail_names, now, poller, deliveries, state)
+        notices = _notices(
+            settings.notices, settings, reactor, mail_names, now, ingester.status, deliveries, state
+        )
 
     health = Health(
-        bot=lambda: poller.identity() or state.bound,
-        ingestion=poller.status,
+        bot=lambda: ingester.identity() or state.bound,
+        ingestion=ingester.status,
         delivery=dispatcher.status,
         storage=database,
         counts=deliveries.counts,
@@ -184,11 +208,8 @@ def build(settings: Settings, reactor: Any, keep_secret: Callable[[str], None]) 
         outbox=lambda: None if notices is None else notices.status(),
     )
     limits = SubscriptionLimits(settings.max_subscriptions_per_key, settings.max_subscriptions)
-    subscriptions = SqlSubscriptions(database, limits, now, on_left=tell_room)
+    subscriptions = SqlSubscriptions(database, limits, now, on_left=rooms.tell)
     api = Api(subscriptions, SqlUsernames(database), telegram, health)
-    pushed = None
-    if settings.ingest == "webhook":
-        pushed = Webhook(WebhookIntake(journal, reactor, worker.notify)).area(lambda: state.webhook_secret)
     doors = doors_of(settings, api.area(BearerKeys(SqlKeys(database), reactor)), pushed, reactor)
 
     root = OrderedServices(reactor, settings.shutdown_timeout)
@@ -202,7 +223,7 @@ def build(settings: Settings, reactor: Any, keep_secret: Callable[[str], None]) 
         "housekeeping": rounds,
         "folding": FoldingService(worker, reactor),
         "journal": tidying,
-        "poller": PollerService(poller),
+        "poller" if pushed is None else "webhook keeper": ingester.service(),
         "http": Listening(tuple(doors.values())),
         "systemd": SystemdNotifier(os.environ.get("NOTIFY_SOCKET"), reactor, _watchdog_usec(os.environ)),
     }
@@ -218,7 +239,7 @@ def _notices(
     reactor: Any,
     names: ThreadedResolver,
     now: Now,
-    poller: Poller,
+    ingestion: Callable[[], IngestionStatus],
     deliveries: SqlDeliveries,
     state: _State,
 ) -> Notices:
@@ -231,7 +252,7 @@ def _notices(
     watch = Watch(
         handle,
         told.recipients,
-        ingestion=poller.status,
+        ingestion=ingestion,
         counts=deliveries.counts,
         deaths=deliveries.deaths,
         capacity=settings.max_jobs,
@@ -249,6 +270,20 @@ def _watchdog_usec(environ: Mapping[str, str]) -> int | None:
     usec = environ.get("WATCHDOG_USEC", "")
     meant = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
     return int(usec) if meant and usec.isascii() and usec.isdecimal() and int(usec) > 0 else None
+
+
+@define(eq=False)
+class _Listeners:
+    """Who is to be told of something; some of them are built after those who tell."""
+
+    _called: list[Callable[[], None]] = field(factory=list, init=False)
+
+    def add(self, listener: Callable[[], None]) -> None:
+        self._called.append(listener)
+
+    def tell(self) -> None:
+        for listener in self._called:
+            listener()
 
 
 @define(eq=False)

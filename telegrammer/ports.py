@@ -22,7 +22,14 @@ from telegrammer.core.leases import Leased
 from telegrammer.core.messages import Credentials, Mark, Message
 from telegrammer.core.problems import DatabaseState
 from telegrammer.core.subscriptions import Subscription
-from telegrammer.core.telegram import Batch, IdentityOutcome, PollOutcome, SendOutcome, WebhookOutcome
+from telegrammer.core.telegram import (
+    Batch,
+    IdentityOutcome,
+    PollOutcome,
+    SendOutcome,
+    SettingOutcome,
+    WebhookOutcome,
+)
 
 Now = Callable[[], float]
 """Wall-clock Unix seconds.  For waiting, take an ``IReactorTime`` instead."""
@@ -60,6 +67,14 @@ class TelegramApi(Protocol):
     def get_me(self) -> Awaitable[IdentityOutcome]: ...
 
     def get_webhook_info(self) -> Awaitable[WebhookOutcome]: ...
+
+    def set_webhook(self, url: str, secret: str) -> Awaitable[SettingOutcome]:
+        """Have updates pushed there, each with the secret; what waits at Telegram stays."""
+        ...
+
+    def delete_webhook(self) -> Awaitable[SettingOutcome]:
+        """Have nothing pushed any more; what waits at Telegram stays."""
+        ...
 
     def get_updates(self, offset: int | None, limit: int) -> Awaitable[PollOutcome]:
         """One long poll, from the head of what waits when ``offset`` is None; cancelling aborts it."""

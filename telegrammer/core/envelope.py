@@ -17,10 +17,11 @@ from attrs import field, frozen
 
 from telegrammer.core.backoff import LONGEST_RETRY_AFTER, retry_after
 from telegrammer.core.foreign import shown
-from telegrammer.core.jsontext import NotJson, Reader, read_object, skip_space
+from telegrammer.core.jsontext import NotJson, Reader, read_object, read_value, skip_space
 from telegrammer.core.telegram import (
     BadCredentials,
     Conflict,
+    Done,
     Identity,
     IdentityOutcome,
     Misbehaved,
@@ -29,6 +30,7 @@ from telegrammer.core.telegram import (
     Rejected,
     SendOutcome,
     Sent,
+    SettingOutcome,
     UpstreamFailure,
     WebhookInfo,
     WebhookOutcome,
@@ -159,12 +161,33 @@ def sent_outcome(
         asked = retry_after(envelope.retry_after if envelope else None, retry_header)
         return RateLimited(asked if asked is not None and asked <= LONGEST_RETRY_AFTER else None)
     if code in (400, 403) and envelope is not None:
-        words = envelope.description
-        return Rejected(
-            description=shown(redact(words), DESCRIPTION_LIMIT) if words else None,
-            migrate_to_chat_id=envelope.migrate_to_chat_id,
-        )
+        return _rejected(envelope, redact)
     return Misbehaved()
+
+
+def _rejected(envelope: Envelope, redact: Callable[[str], str]) -> Rejected:
+    return Rejected(_words(envelope.description, redact), envelope.migrate_to_chat_id)
+
+
+def _words(text: object, redact: Callable[[str], str]) -> str | None:
+    """Telegram's own, fit to be passed on."""
+    return shown(redact(text), DESCRIPTION_LIMIT) if isinstance(text, str) and text else None
+
+
+def setting_outcome(
+    status: int,
+    retry_header: Sequence[bytes],
+    body: bytes,
+    redact: Callable[[str], str] = str,
+) -> SettingOutcome:
+    """What an answer to ``setWebhook`` or ``deleteWebhook`` means; parameters as in `sent_outcome`."""
+    # Their result is a bare true, which stands in no object.
+    envelope = read_envelope(body, read_value)
+    if envelope is not None and succeeded(status, envelope) and envelope.result is True:
+        return Done()
+    if envelope is not None and _code(status, envelope) in (400, 403):
+        return _rejected(envelope, redact)
+    return refused(status, retry_header, envelope)
 
 
 def identity_outcome(status: int, retry_header: Sequence[bytes], body: bytes) -> IdentityOutcome:
@@ -185,11 +208,16 @@ def identity_outcome(status: int, retry_header: Sequence[bytes], body: bytes) ->
     )
 
 
-def webhook_outcome(status: int, retry_header: Sequence[bytes], body: bytes) -> WebhookOutcome:
+def webhook_outcome(
+    status: int,
+    retry_header: Sequence[bytes],
+    body: bytes,
+    redact: Callable[[str], str] = str,
+) -> WebhookOutcome:
     """
-    Which webhook is set; parameters as in `sent_outcome`.
+    Which webhook is set, and how Telegram fares with it; parameters as in `sent_outcome`.
 
-    Only the host is kept: path and query of a webhook are often secret.
+    Only the host is for showing: path and query of a webhook are often secret.
     """
     envelope = read_envelope(body)
     if envelope is None or not succeeded(status, envelope):
@@ -197,11 +225,18 @@ def webhook_outcome(status: int, retry_header: Sequence[bytes], body: bytes) -> 
     info = envelope.result
     if not isinstance(info, Mapping) or not isinstance(info.get("url"), str):
         return UpstreamFailure("getWebhookInfo names no URL")
-    pending = info.get("pending_update_count")
+    url: str = info["url"]
     return WebhookInfo(
-        host=_host(info["url"]),
-        pending_update_count=pending if type(pending) is int and 0 <= pending < 2**63 else 0,
+        host=_host(url),
+        pending_update_count=_natural(info.get("pending_update_count")) or 0,
+        url=url,
+        last_error_at=_natural(info.get("last_error_date")),
+        last_error=_words(info.get("last_error_message"), redact),
     )
+
+
+def _natural(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**63 else None
 
 
 def _host(url: str) -> str | None:

@@ -11,7 +11,8 @@ from telegrammer.core.journal import JournalCounts
 from telegrammer.core.problems import DatabaseState
 from telegrammer.core.telegram import Identity
 
-IngestionState = Literal["starting", "polling", "backing_off", "suspended", "stopped"]
+IngestionState = Literal["starting", "polling", "listening", "backing_off", "suspended", "stopped"]
+IngestionMode = Literal["poll", "webhook"]
 Reason = Literal[
     "network",
     "upstream",
@@ -28,16 +29,19 @@ Reason = Literal[
 
 @frozen
 class IngestionStatus:
-    """How polling does: what it last *achieved*, never that it is alive."""
+    """How updates come in: what was last *achieved*, never that it is alive."""
 
     state: IngestionState = "starting"
     reason: Reason | None = None
     consecutive_failures: int = 0
     last_success_at: int | None = None
-    """Unix seconds of the last validated batch."""
+    """
+    Unix seconds of the last validated batch; by webhook, of the last update that was accepted, or of the last
+    time Telegram said that it has our webhook and no trouble with it.
+    """
     quiet_seconds: float = 0.0
     """Monotonic seconds since then, or since the start."""
-    mode: Literal["poll"] = "poll"
+    mode: IngestionMode = "poll"
 
 
 @frozen

@@ -7,20 +7,13 @@ went out, nor by a ``getMe`` that answered while ``getUpdates`` does not.
 
 from __future__ import annotations
 
-from typing import Final, Literal, assert_never
+from typing import Final
 
 from attrs import evolve, frozen
 
-from telegrammer.core.backoff import backoff, conflict_wait, identity_wait, room_wait, storage_wait
-from telegrammer.core.health import IngestionState, Reason
-from telegrammer.core.telegram import (
-    BadCredentials,
-    Conflict,
-    NetworkFailure,
-    RateLimited,
-    Refused,
-    UpstreamFailure,
-)
+from telegrammer.core.backoff import conflict_wait, room_wait
+from telegrammer.core.standing import Identified, Standing, Trouble, after_trouble, doubling, suspended
+from telegrammer.core.telegram import Conflict
 
 FULL_LIMIT: Final = 100
 """The ``limit`` of an undisturbed poll (contract 5.1)."""
@@ -28,17 +21,20 @@ FULL_LIMIT: Final = 100
 SHORTEST_QUIET_POLL: Final = 1.0
 """Seconds from the start of a poll that brought nothing new to the start of the next, at least."""
 
+JOURNAL_REST: Final = 1.0
+"""Seconds until it is looked again whether all that was pushed has been folded."""
+
 # -- what happened ------------------------------------------------------------------------------------
 
 
 @frozen
-class Identified:
-    """``getMe`` named the bot that the token and the database are of."""
+class JournalWaits:
+    """What was pushed before a change of the mode is not all folded yet, and polling would overtake it."""
 
 
 @frozen
-class OtherBot:
-    """``getMe`` named another bot than the token's digits, or than the one the database belongs to."""
+class JournalDrained:
+    """Nothing of what was pushed waits."""
 
 
 @frozen
@@ -62,42 +58,19 @@ class Held:
     """A malformed update holds the batch up."""
 
 
-@frozen
-class StorageFailed:
-    """The database could not do its part."""
-
-    unforeseen: bool = False
-    """By a fault of ours: a wait does not mend it, so it backs off as far as the others do."""
-
-
-@frozen
-class Crashed:
-    """An exception nobody foresaw, while Telegram was asked."""
-
-
-Event = Identified | OtherBot | Committed | NoRoom | Held | StorageFailed | Crashed | Refused
+Event = Identified | JournalWaits | JournalDrained | Committed | NoRoom | Held | Conflict | Trouble
 
 # -- where that leaves us -----------------------------------------------------------------------------
 
 
 @frozen
-class PollState:
+class PollState(Standing):
     """Where polling stands between two requests."""
 
-    ask: Literal["identity", "updates"] = "identity"
-    """What the next request is for."""
-    state: IngestionState = "starting"
-    reason: Reason | None = None
-    failures: int = 0
-    """In a row, of any kind."""
     limit: int = FULL_LIMIT
     """How many updates the next poll asks for."""
-    backoffs: int = 0
-    """Since the last batch, as the three below: waits of the doubling back-off …"""
     conflicts: int = 0
-    """… answers 409 …"""
-    identity_refusals: int = 0
-    """… answers that refused the token, or named another bot …"""
+    """Since the last batch, as the next: answers 409 …"""
     room_refusals: int = 0
     """… single updates that did not fit."""
 
@@ -110,6 +83,10 @@ def after_poll(event: Event, before: PollState, jitter: float) -> tuple[PollStat
     """
     match event:
         case Identified():
+            return evolve(before, ask="journal"), 0.0
+        case JournalWaits():
+            return before, JOURNAL_REST
+        case JournalDrained():
             # With failures behind us the state stays as it was: nothing was achieved yet.
             state = "polling" if before.failures == 0 else before.state
             return evolve(before, ask="updates", state=state), 0.0
@@ -117,30 +94,13 @@ def after_poll(event: Event, before: PollState, jitter: float) -> tuple[PollStat
             return _committed(event, before)
         case NoRoom():
             return _no_room(before)
-        case Conflict(webhook=webhook):
-            after = _suspended(before, "conflict_webhook" if webhook else "conflict_poller")
-            return evolve(after, conflicts=before.conflicts + 1), conflict_wait(before.conflicts)
-        case BadCredentials():
-            return _identity_refused(before, "credentials")
-        case OtherBot():
-            return _identity_refused(before, "wrong_bot")
-        case RateLimited(retry_after=int(seconds)):
-            return _backing_off(before, "rate_limited"), float(seconds)
-        case RateLimited():
-            return _doubling(before, "rate_limited", jitter)
-        case NetworkFailure():
-            return _doubling(before, "network", jitter)
-        case UpstreamFailure() | Crashed():
-            return _doubling(before, "upstream", jitter)
-        case StorageFailed(unforeseen=True):
-            return _doubling(before, "storage", jitter)
-        case StorageFailed():
-            after = _backing_off(before, "storage")
-            return evolve(after, backoffs=before.backoffs + 1), storage_wait(before.backoffs, jitter)
         case Held():
-            return _doubling(before, "malformed_update", jitter)
+            return doubling(before, "malformed_update", jitter)
+        case Conflict(webhook=webhook):
+            after = suspended(before, "conflict_webhook" if webhook else "conflict_poller")
+            return evolve(after, conflicts=before.conflicts + 1), conflict_wait(before.conflicts)
         case _:
-            assert_never(event)
+            return after_trouble(event, before, jitter)
 
 
 def _committed(event: Committed, before: PollState) -> tuple[PollState, float]:
@@ -152,31 +112,10 @@ def _committed(event: Committed, before: PollState) -> tuple[PollState, float]:
 
 
 def _no_room(before: PollState) -> tuple[PollState, float]:
-    after = _suspended(before, "capacity")
+    after = suspended(before, "capacity")
     if before.limit > 1:
         return evolve(after, limit=before.limit // 2), 0.0
     return evolve(after, room_refusals=before.room_refusals + 1), room_wait(before.room_refusals)
-
-
-def _identity_refused(before: PollState, reason: Reason) -> tuple[PollState, float]:
-    after = _suspended(before, reason)
-    return (
-        evolve(after, ask="identity", identity_refusals=before.identity_refusals + 1),
-        identity_wait(before.identity_refusals),
-    )
-
-
-def _doubling(before: PollState, reason: Reason, jitter: float) -> tuple[PollState, float]:
-    after = _backing_off(before, reason)
-    return evolve(after, backoffs=before.backoffs + 1), backoff(before.backoffs, jitter)
-
-
-def _suspended(before: PollState, reason: Reason) -> PollState:
-    return evolve(before, state="suspended", reason=reason, failures=before.failures + 1)
-
-
-def _backing_off(before: PollState, reason: Reason) -> PollState:
-    return evolve(before, state="backing_off", reason=reason, failures=before.failures + 1)
 
 
 def may_be_woken(state: PollState, *, room: bool) -> bool:

@@ -121,6 +121,14 @@ PollOutcome = Batch | Refused
 IdentityOutcome = Identity | Refused
 WebhookOutcome = WebhookInfo | Refused
 
+# -- what a method brought that only does something ----------------------------------------------------
+
+
+@frozen
+class Done:
+    """Telegram did it (``setWebhook``, ``deleteWebhook``)."""
+
+
 # -- what a sendMessage brought -----------------------------------------------------------------------
 
 
@@ -154,4 +162,5 @@ class TimedOut:
     """The deadline passed; the message may have been sent (504 UPSTREAM_TIMEOUT)."""
 
 
+SettingOutcome = Done | Rejected | Refused
 SendOutcome = Sent | Rejected | RateLimited | Misbehaved | Unavailable | TimedOut

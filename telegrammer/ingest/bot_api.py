@@ -29,6 +29,7 @@ from telegrammer.core.telegram import (
     NetworkFailure,
     PollOutcome,
     SendOutcome,
+    SettingOutcome,
     TimedOut,
     Unavailable,
     UpstreamFailure,
@@ -40,6 +41,7 @@ from telegrammer.ports import Exchange
 HOLD_SECONDS: Final = 30
 """How long Telegram holds a poll that finds nothing: ``timeout`` of ``getUpdates``."""
 
+_ALLOWED_UPDATES: Final = ("message",)
 _MIB: Final = 2**20
 _HEADERS: Final = {"Content-Type": "application/json", "User-Agent": f"telegrammer/{__version__}"}
 
@@ -50,7 +52,7 @@ class BotApi:
     Implements ``ports.TelegramApi``.
 
     :param base_url: of the Bot API server, without a trailing slash.
-    :param polling: for what may be asked again: ``getMe``, ``getWebhookInfo``, the long poll.
+    :param polling: for what may be asked again: the long poll, ``getMe``, all that is about a webhook.
     :param sending: for ``sendMessage``, so that sends neither wait for a poll nor use its connection.
     """
 
@@ -75,7 +77,31 @@ class BotApi:
         reply = await self._ask("getWebhookInfo", {}, seconds=10, limit=_MIB)
         if not isinstance(reply, Reply):
             return reply
-        return envelope.webhook_outcome(reply.status, reply.values(b"retry-after"), reply.body)
+        return envelope.webhook_outcome(reply.status, reply.values(b"retry-after"), reply.body, self._redact)
+
+    async def set_webhook(self, url: str, secret: str) -> SettingOutcome:
+        """
+        Have updates pushed to ``url``, each with ``secret`` in its head; what waits stays.  30 s, 1 MiB.
+
+        Telegram resolves and looks at the URL before it answers.
+        """
+        # It may quote what it was told.
+        self._redact = Redactor([self.token.text, secret, url])
+        return await self._set(
+            "setWebhook",
+            # Telegram remembers the last list it was given, whoever gave it.
+            {"url": url, "secret_token": secret, "allowed_updates": _ALLOWED_UPDATES},
+        )
+
+    async def delete_webhook(self) -> SettingOutcome:
+        """Have nothing pushed any more; what waits stays.  30 s, 1 MiB."""
+        return await self._set("deleteWebhook", {})
+
+    async def _set(self, method: str, question: Mapping[str, object]) -> SettingOutcome:
+        reply = await self._ask(method, question, seconds=30, limit=_MIB)
+        if not isinstance(reply, Reply):
+            return reply
+        return envelope.setting_outcome(reply.status, reply.values(b"retry-after"), reply.body, self._redact)
 
     async def get_updates(self, offset: int | None, limit: int) -> PollOutcome:
         """
@@ -89,7 +115,7 @@ class BotApi:
             "timeout": HOLD_SECONDS,
             "limit": limit,
             # In every request: Telegram remembers the last list it was given, whoever gave it.
-            "allowed_updates": ["message"],
+            "allowed_updates": _ALLOWED_UPDATES,
         }
         reply = await self._ask("getUpdates", question, seconds=40, limit=16 * _MIB)
         if not isinstance(reply, Reply):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from twisted.logger import Logger
 
-from telegrammer.core.polling import FULL_LIMIT, Event, Identified, PollState
-from telegrammer.core.telegram import BadCredentials, Identity, NetworkFailure, UpstreamFailure
+from telegrammer.core.polling import FULL_LIMIT, Event, JournalDrained, JournalWaits, PollState
+from telegrammer.core.standing import Identified
+from telegrammer.core.telegram import Identity
+from telegrammer.ingest.trouble_log import code_of, tell_other_bot, tell_refused_token, why_of
 
 log = Logger(namespace="telegrammer.ingest.poller")
 
@@ -19,8 +21,6 @@ class Details:
     update_id: int | None = None
     """Of the malformed update, if it has one."""
     webhook_host: str | None = None
-    expected_bot: int | None = None
-    found_bot: int | None = None
 
 
 @define(eq=False)
@@ -30,6 +30,8 @@ class PollLog:
     _told: tuple[object, ...] = field(default=(), init=False)
     _failures: int = field(default=0, init=False)
     """In a row, before the last success."""
+    _waits: bool = field(default=False, init=False)
+    """That polling waits for the journal has been told."""
 
     def tell(
         self,
@@ -46,11 +48,13 @@ class PollLog:
         :param rest: seconds until the next request.
         :param identity: the bot, once known.
         """
-        status = event.status if isinstance(event, BadCredentials) else None
-        news = (after.state, after.reason, status, details.update_id, details.found_bot)
-        if isinstance(event, Identified) and before.failures:
-            # getMe answers again; whether getUpdates does is still to be seen.
+        if isinstance(event, JournalWaits):
+            self._tell_waiting()
             return
+        if isinstance(event, Identified | JournalDrained) and (before.failures or after.ask == "journal"):
+            # getMe answers (again); whether getUpdates does is still to be seen.
+            return
+        news = (after.state, after.reason, code_of(event), details.update_id)
         self._failures = after.failures or self._failures
         if after.state == "polling" and after.limit < FULL_LIMIT:
             # A queue that is all but full takes an update now and then: not worth two lines each time.
@@ -58,14 +62,17 @@ class PollLog:
         if news == self._told:
             return
         self._told = news
-        if isinstance(event, NetworkFailure | UpstreamFailure):
-            details = Details(why=event.why)
         if after.state == "polling":
             self._tell_polling(identity)
         elif after.state == "backing_off":
-            self._tell_backing_off(after, details, rest)
+            self._tell_backing_off(after, evolve(details, why=why_of(event) or details.why), rest)
         else:
-            self._tell_suspended(after, status, details)
+            self._tell_suspended(event, after, details)
+
+    def _tell_waiting(self) -> None:
+        if not self._waits:
+            self._waits = True
+            log.info("polling begins when the updates that were pushed before have been folded")
 
     def _tell_polling(self, identity: Identity | None) -> None:
         if self._failures:
@@ -99,25 +106,16 @@ class PollLog:
             case reason:
                 log.warn("polling backs off ({reason}): {why}", reason=reason, why=details.why)
 
-    def _tell_suspended(self, after: PollState, status: int | None, details: Details) -> None:
+    def _tell_suspended(self, event: Event, after: PollState, details: Details) -> None:
         match after.reason:
             case "credentials":
-                log.error(
-                    "polling is suspended: Telegram refuses the token ({status}); take a valid one from "
-                    "@BotFather, put it in the token file and restart; meanwhile getMe is asked again",
-                    status=status,
-                )
+                tell_refused_token(log, "polling", event)
             case "wrong_bot":
-                log.error(
-                    "polling is suspended: getMe names bot {found}, but token or database belong to bot "
-                    "{expected}; give that bot's token, or another --db",
-                    found=details.found_bot,
-                    expected=details.expected_bot,
-                )
+                tell_other_bot(log, "polling", event)
             case "conflict_webhook":
                 log.error(
                     "polling is suspended: the bot has a webhook, on host {host}; if it is not wanted, "
-                    "remove it with the Bot API's deleteWebhook; polling resumes by itself once it is gone",
+                    "remove it: telegrammer delete-webhook; polling resumes by itself once it is gone",
                     host=details.webhook_host or "unknown",
                 )
             case "conflict_poller":

@@ -46,12 +46,14 @@ class WebhookIntake:
 
     :param on_accepted: called after each commit of an entry that is new, late ones included; never for a
         repeat.
+    :param may_accept: asked first; while it says no, nothing is taken, and Telegram keeps what it has.
     :param seconds: how long an acceptance may take.
     """
 
     journal: Journal
     clock: IReactorTime
     on_accepted: Callable[[], None]
+    may_accept: Callable[[], bool] = lambda: True
     seconds: float = ANSWER_SECONDS
     _warned_at: float | None = field(default=None, init=False)
 
@@ -61,6 +63,8 @@ class WebhookIntake:
         if update_id is None:
             self._tell_of_no_update(len(body))
             raise InvalidRequest(NO_UPDATE)
+        if not self.may_accept():
+            raise StoreBusy("the database belongs to another bot than the token")
         return await self._in_time(Deferred.fromCoroutine(self._enter(update_id, body)))
 
     def _in_time(self, entering: Deferred[Accepted]) -> Deferred[Accepted]:

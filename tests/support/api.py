@@ -22,6 +22,7 @@ from telegrammer.core.telegram import (
     IdentityOutcome,
     PollOutcome,
     SendOutcome,
+    SettingOutcome,
     WebhookOutcome,
 )
 from telegrammer.web.api import Api
@@ -45,6 +46,12 @@ class FakeTelegram:
 
     def get_webhook_info(self) -> Deferred[WebhookOutcome]:
         raise AssertionError("the API does not ask for webhooks")
+
+    def set_webhook(self, url: str, secret: str) -> Deferred[SettingOutcome]:
+        raise AssertionError("the API sets no webhook")
+
+    def delete_webhook(self) -> Deferred[SettingOutcome]:
+        raise AssertionError("the API deletes no webhook")
 
     def get_updates(self, offset: int | None, limit: int) -> Deferred[PollOutcome]:
         raise AssertionError("the API does not poll")

@@ -11,12 +11,14 @@ from twisted.internet.defer import Deferred, succeed
 from telegrammer.core.exchange import Reply
 from telegrammer.core.folding import Folded
 from telegrammer.core.ingestion import Cursor, Ingested, plan
+from telegrammer.core.journal import BEGINNING, Pending, Place
 from telegrammer.core.problems import UnknownEntry, WrongBot
 from telegrammer.core.telegram import (
     Batch,
     IdentityOutcome,
     PollOutcome,
     SendOutcome,
+    SettingOutcome,
     WebhookOutcome,
 )
 
@@ -31,9 +33,13 @@ class FakeApi:
     webhooks: list[Deferred[WebhookOutcome]] = field(factory=list)
     polls: list[Deferred[PollOutcome]] = field(factory=list)
     sends: list[Deferred[SendOutcome]] = field(factory=list)
+    settings: list[Deferred[SettingOutcome]] = field(factory=list)
+    """Of either method that sets or deletes a webhook."""
     asked: list[tuple[int | None, int]] = field(factory=list)
     """Offset and limit of every poll so far."""
     sent: list[tuple[int, str]] = field(factory=list)
+    hooks: list[tuple[str, str] | None] = field(factory=list)
+    """URL and secret of every webhook that was set; None: one was deleted."""
     cancelled: int = 0
 
     def get_me(self) -> Deferred[IdentityOutcome]:
@@ -41,6 +47,14 @@ class FakeApi:
 
     def get_webhook_info(self) -> Deferred[WebhookOutcome]:
         return self._question(self.webhooks)
+
+    def set_webhook(self, url: str, secret: str) -> Deferred[SettingOutcome]:
+        self.hooks.append((url, secret))
+        return self._question(self.settings)
+
+    def delete_webhook(self) -> Deferred[SettingOutcome]:
+        self.hooks.append(None)
+        return self._question(self.settings)
 
     def get_updates(self, offset: int | None, limit: int) -> Deferred[PollOutcome]:
         assert not self.polls, "two polls at once"
@@ -114,6 +128,22 @@ class FakeIngestion:
     def _raise(self) -> None:
         if self.trouble:
             raise self.trouble.pop(0)
+
+
+@define(eq=False)
+class FakeJournal:
+    """The part of ``ports.Journal`` that the poller looks at."""
+
+    waiting: list[Pending] = field(factory=list)
+    trouble: list[Exception] = field(factory=list)
+    """Raised by the next looks, one each."""
+    looks: int = 0
+
+    async def pending(self, after: Place = BEGINNING, limit: int = 100) -> list[Pending]:
+        self.looks += 1
+        if self.trouble:
+            raise self.trouble.pop(0)
+        return self.waiting[:limit]
 
 
 @frozen

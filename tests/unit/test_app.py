@@ -56,6 +56,12 @@ class BuildTests(SynchronousTestCase):
             ],
         )
 
+    def test_the_keeper_takes_the_pollers_place(self) -> None:
+        settings = evolve(self.settings, ingest="webhook", webhook_url="https://h.example/")
+        polled = [part.name for part in self.build(self.settings)]
+        pushed = [part.name for part in self.build(settings)]
+        self.assertEqual(pushed, [name.replace("poller", "webhook keeper") for name in polled])
+
     def test_the_notices_come_before_what_they_watch(self) -> None:
         root = self.build(evolve(self.settings, notices=NOTICES))
         names = [part.name for part in root]

@@ -12,11 +12,13 @@ from telegrammer.core.envelope import (
     read_envelope,
     refused,
     sent_outcome,
+    setting_outcome,
     webhook_outcome,
 )
 from telegrammer.core.telegram import (
     BadCredentials,
     Conflict,
+    Done,
     Identity,
     Misbehaved,
     RateLimited,
@@ -214,18 +216,62 @@ class WebhookTests(SynchronousTestCase):
     def of(self, result: object) -> object:
         return webhook_outcome(200, (), json.dumps({"ok": True, "result": result}).encode())
 
-    def test_only_the_host(self) -> None:
-        info = {"url": "https://user:pw@Hooks.example:8443/SECRET?token=x", "pending_update_count": 4}
-        self.assertEqual(self.of(info), WebhookInfo("hooks.example", 4))
+    def test_only_the_host_is_shown(self) -> None:
+        info: dict[str, object] = {
+            "url": "https://user:pw@Hooks.example:8443/SECRET?token=x",
+            "pending_update_count": 4,
+        }
+        found = self.of(info)
+        self.assertEqual(found, WebhookInfo("hooks.example", 4, str(info["url"])))
+        self.assertNotIn("SECRET", repr(found))
 
     def test_none_set(self) -> None:
         self.assertEqual(self.of({"url": ""}), WebhookInfo(None, 0))
 
     def test_odd_ones(self) -> None:
-        self.assertEqual(self.of({"url": "https://[::1"}), WebhookInfo("unknown", 0))
-        self.assertEqual(self.of({"url": "/", "pending_update_count": True}), WebhookInfo("unknown", 0))
-        self.assertEqual(self.of({"url": "https://a\x1bb/"}), WebhookInfo("a\\x1bb", 0))
+        for url, host in (("https://[::1", "unknown"), ("/", "unknown"), ("https://a\x1bb/", "a\\x1bb")):
+            self.assertEqual(self.of({"url": url, "pending_update_count": True}), WebhookInfo(host, 0, url))
         results: tuple[object, ...] = ({}, {"url": 5}, [], None)
         for result in results:
             self.assertIsInstance(self.of(result), UpstreamFailure)
         self.assertEqual(webhook_outcome(404, (), b""), BadCredentials(404))
+
+    def test_what_telegram_complains_of(self) -> None:
+        info = {"url": "https://h/", "last_error_date": 1_793_000_000, "last_error_message": "SECRET\n" * 99}
+        body = json.dumps({"ok": True, "result": info}).encode()
+        found = webhook_outcome(200, (), body, lambda text: text.replace("SECRET", "[x]"))
+        assert isinstance(found, WebhookInfo) and found.last_error is not None
+        self.assertEqual(found.last_error_at, 1_793_000_000)
+        self.assertTrue(found.last_error.startswith("[x]\\n[x]"))
+        self.assertLessEqual(len(found.last_error), 256)
+
+    def test_odd_complaints(self) -> None:
+        for at, words in ((True, 5), (-1, ""), ("1", None), (2**63, [])):
+            found = self.of({"url": "https://h/", "last_error_date": at, "last_error_message": words})
+            self.assertEqual(found, WebhookInfo("h", 0, "https://h/"))
+
+
+class SettingTests(SynchronousTestCase):
+    def test_done(self) -> None:
+        self.assertEqual(setting_outcome(200, (), b'{"ok":true,"result":true,"description":"x"}'), Done())
+
+    def test_what_is_no_answer(self) -> None:
+        for body in (b'{"ok":true}', b'{"ok":true,"result":1}', b'{"ok":true,"result":{}}', b"true", b""):
+            self.assertIsInstance(setting_outcome(200, (), body), UpstreamFailure)
+        self.assertIsInstance(setting_outcome(500, (), b'{"ok":true,"result":true}'), UpstreamFailure)
+
+    def test_telegrams_own_words(self) -> None:
+        words = "Bad Request: bad webhook: SECRET\u2028" + "x" * 300
+        for code in (400, 403):
+            found = setting_outcome(
+                code, (), failure(code, words), lambda text: text.replace("SECRET", "[x]")
+            )
+            assert isinstance(found, Rejected) and found.description is not None
+            self.assertTrue(found.description.startswith("Bad Request: bad webhook: [x]\\u2028x"))
+            self.assertEqual(len(found.description), 256)
+
+    def test_refusals(self) -> None:
+        self.assertEqual(setting_outcome(404, (), failure(404, "Not Found")), BadCredentials(404))
+        self.assertEqual(setting_outcome(429, (b"3",), b""), RateLimited(3))
+        self.assertIsInstance(setting_outcome(400, (), b"<html>"), UpstreamFailure)
+        self.assertEqual(setting_outcome(409, (), failure(409, "x")), Conflict(False))

@@ -20,6 +20,7 @@ from telegrammer.core.exchange import (
 from telegrammer.core.telegram import (
     BadCredentials,
     Batch,
+    Done,
     Identity,
     Misbehaved,
     NetworkFailure,
@@ -38,6 +39,7 @@ from tests.support.telegram import FakeExchange, Request
 SECRET = "AAF-secret_part"
 TOKEN = Token(f"123456:{SECRET}")
 MIB = 2**20
+HOOK, HOOK_SECRET = "https://hooks.test/secret-path", "hook-secret_0123456789"
 
 
 class BotApiTestCase(SynchronousTestCase):
@@ -60,6 +62,14 @@ class BotApiTestCase(SynchronousTestCase):
     def webhook(self, answer: Reply | Exception) -> object:
         self.polling.answers.append(answer)
         return self.successResultOf(Deferred.fromCoroutine(self.api.get_webhook_info()))
+
+    def hooked(self, answer: Reply | Exception) -> object:
+        self.polling.answers.append(answer)
+        return self.successResultOf(Deferred.fromCoroutine(self.api.set_webhook(HOOK, HOOK_SECRET)))
+
+    def unhooked(self, answer: Reply | Exception) -> object:
+        self.polling.answers.append(answer)
+        return self.successResultOf(Deferred.fromCoroutine(self.api.delete_webhook()))
 
     def check_request(self, request: Request, method: str, seconds: float, limit: int, body: object) -> None:
         self.assertEqual(request.method, "POST")
@@ -85,8 +95,26 @@ class RequestTests(BotApiTestCase):
 
     def test_get_webhook_info(self) -> None:
         outcome = self.webhook(Reply(200, (), b'{"ok":true,"result":{"url":"https://h.test/x"}}'))
-        self.assertEqual(outcome, WebhookInfo("h.test"))
+        self.assertEqual(outcome, WebhookInfo("h.test", url="https://h.test/x"))
         self.check_request(self.polling.requests[0], "getWebhookInfo", 10, MIB, {})
+
+    def test_set_webhook(self) -> None:
+        self.assertEqual(self.hooked(Reply(200, (), b'{"ok":true,"result":true}')), Done())
+        question = {"url": HOOK, "secret_token": HOOK_SECRET, "allowed_updates": ["message"]}
+        self.check_request(self.polling.requests[0], "setWebhook", 30, MIB, question)
+
+    def test_delete_webhook(self) -> None:
+        self.assertEqual(self.unhooked(Reply(200, (), b'{"ok":true,"result":true}')), Done())
+        self.check_request(self.polling.requests[0], "deleteWebhook", 30, MIB, {})
+
+    def test_a_poll_from_the_head(self) -> None:
+        """The key is absent: an offset of 0, or null, would not be the same to every server."""
+        self.polling.answers.append(Reply(200, (), b'{"ok":true,"result":[]}'))
+        self.successResultOf(Deferred.fromCoroutine(self.api.get_updates(None, 100)))
+        self.assertEqual(
+            json.loads(self.polling.requests[0].body),
+            {"timeout": 30, "limit": 100, "allowed_updates": ["message"]},
+        )
 
     @pytest.mark.report("E8")
     def test_send_message(self) -> None:
@@ -111,6 +139,8 @@ class OutcomeTests(BotApiTestCase):
             self.polled(limited),
             self.identified(limited),
             self.webhook(limited),
+            self.hooked(limited),
+            self.unhooked(limited),
         ):
             self.assertEqual(outcome, RateLimited(7))
 
@@ -131,7 +161,7 @@ class OutcomeTests(BotApiTestCase):
             (ExchangeFailed("x"), Unavailable(), NetworkFailure("x")),
         ):
             self.assertEqual(self.sent(error), to_sender)
-            for ask in (self.polled, self.identified, self.webhook):
+            for ask in (self.polled, self.identified, self.webhook, self.hooked, self.unhooked):
                 self.assertEqual(ask(error), to_poller)
 
     @pytest.mark.report("F1")
@@ -167,3 +197,15 @@ class SecretTests(BotApiTestCase):
             assert isinstance(outcome, Rejected) and outcome.description is not None
             self.assertNotIn(SECRET[:8], outcome.description)
             self.assertIn("[rem", outcome.description)
+
+    def test_nothing_tells_the_webhooks_secret(self) -> None:
+        words = f"{HOOK}?x: {HOOK_SECRET} and {TOKEN.text} are odd"
+        failure = json.dumps({"ok": False, "error_code": 400, "description": words}).encode()
+        info = json.dumps({"ok": True, "result": {"url": HOOK, "last_error_message": words}}).encode()
+        refused, looked = self.hooked(Reply(400, (), failure)), self.webhook(Reply(200, (), info))
+        assert isinstance(refused, Rejected) and isinstance(looked, WebhookInfo)
+        self.assertEqual(refused.description, "[removed]?x: [removed] and [removed] are odd")
+        self.assertEqual(looked.last_error, refused.description)
+        for told in (repr(refused), repr(looked)):
+            self.assertNotIn(HOOK_SECRET, told)
+            self.assertNotIn("secret-path", told)

@@ -9,6 +9,7 @@ from twisted.logger import LogEvent, LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.ingestion import Cursor
+from telegrammer.core.journal import Pending, Place
 from telegrammer.core.problems import CapacityReached, StoreBusy, WrongBot
 from telegrammer.core.telegram import (
     BadCredentials,
@@ -25,9 +26,10 @@ from telegrammer.core.telegram import (
     WebhookInfo,
 )
 from telegrammer.ingest.ingestor import Ingestor
-from telegrammer.ingest.poller import Poller, PollerService
+from telegrammer.ingest.poller import Poller
+from telegrammer.ports import Journal
 from telegrammer.service import Wakeup
-from tests.support.telegram import FakeApi, FakeIngestion
+from tests.support.telegram import FakeApi, FakeIngestion, FakeJournal
 
 BOT = 123456
 WALL = 1_793_000_000
@@ -38,20 +40,21 @@ MESSAGE = Message(7, "private", b"{}")
 class PollerTestCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
-        self.api, self.store = FakeApi(), FakeIngestion()
+        self.api, self.store, self.journal = FakeApi(), FakeIngestion(), FakeJournal()
         self.rings = 0
         wakeup = Wakeup(self.clock)
         self.poller = Poller(
             api=self.api,
             ingestion=self.store,
             ingestor=Ingestor(self.store, self.ring),
+            journal=cast(Journal, self.journal),
             token_bot_id=BOT,
             clock=self.clock,
             now=lambda: WALL + self.clock.seconds(),
             jitter=lambda: 0.0,
             wakeup=wakeup,
         )
-        self.service = PollerService(self.poller)
+        self.service = self.poller.service()
         self.service.startService()
         self.clock.advance(0)
         self.addCleanup(self.check_stop)
@@ -170,6 +173,67 @@ class StartTests(PollerTestCase):
         self.assertEqual((self.api.asked, self.poller.status().reason), ([], "storage"))
 
 
+class AfterWebhookTests(PollerTestCase):
+    """What was pushed before the mode was changed, and what Telegram could not push (contract 8)."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.store.stored = Cursor(700, 0, from_head=True)
+
+    def waiting(self) -> None:
+        self.journal.waiting = [Pending(Place(1, 1), 1)]
+
+    def test_nothing_is_polled_before_the_journal_is_drained(self) -> None:
+        self.waiting()
+        self.identify()
+        for looks in range(1, 9):
+            self.assertEqual((self.api.asked, self.journal.looks), ([], looks))
+            self.clock.advance(1)
+        status = self.poller.status()
+        self.assertEqual((status.state, status.reason, status.consecutive_failures), ("starting", None, 0))
+        self.assertEqual(status.quiet_seconds, 8)
+        (line,) = self.told()
+        self.assertIn("have been folded", line)
+        self.journal.waiting = []
+        self.clock.advance(1)
+        self.assertEqual((self.api.asked, self.poller.status().state), ([(None, 100)], "polling"))
+        self.assertEqual(self.told(), ["polling for bot 123456, @x_bot"])
+
+    def test_a_journal_that_cannot_be_looked_at(self) -> None:
+        self.journal.trouble.append(StoreBusy())
+        self.identify()
+        status = self.poller.status()
+        self.assertEqual((status.state, status.reason), ("backing_off", "storage"))
+        self.check_rests(1)
+        self.assertEqual(len(self.api.polls), 1)
+
+    def test_stop_while_it_waits(self) -> None:
+        self.waiting()
+        self.identify()
+        self.successResultOf(self.service.stopService())
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_no_offset_until_a_batch_is_committed(self) -> None:
+        self.identify()
+        self.store.trouble.append(CapacityReached())
+        self.answer(Batch((Update(705),)))
+        self.answer(Batch((Malformed(705, "x"),)))
+        self.check_rests(1)
+        self.store.trouble.append(StoreBusy())
+        self.answer(Batch((Update(705),)))
+        self.check_rests(2)
+        self.answer(NetworkFailure("x"))
+        self.check_rests(4)
+        self.assertEqual(self.api.asked, [(None, 100), *[(None, 50)] * 4])
+        self.answer(Batch((Update(705),)))
+        self.assertEqual(self.api.asked[-1], (706, 100))
+
+    def test_an_empty_batch_proves_that_telegram_has_nothing(self) -> None:
+        self.identify()
+        self.answer(Batch())
+        self.assertEqual(self.api.asked, [(None, 100), (700, 100)])
+
+
 class PollTests(PollerTestCase):
     def setUp(self) -> None:
         super().setUp()
@@ -283,7 +347,7 @@ class PollTests(PollerTestCase):
         self.check_rests(15)
         (line,) = self.told()
         self.assertIn("hooks.example", line)
-        self.assertIn("deleteWebhook", line)
+        self.assertIn("telegrammer delete-webhook", line)
         self.answer(Batch())
         self.assertEqual(self.poller.status().state, "polling")
 

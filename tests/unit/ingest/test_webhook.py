@@ -37,7 +37,8 @@ class IntakeCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock, self.journal = Clock(), HeldJournal()
         self.rung = 0
-        self.intake = WebhookIntake(cast(Journal, self.journal), self.clock, self.ring)
+        self.welcome = True
+        self.intake = WebhookIntake(cast(Journal, self.journal), self.clock, self.ring, lambda: self.welcome)
         self.events = self.enterContext(capturedLogs())
 
     def ring(self) -> None:
@@ -58,6 +59,14 @@ class AcceptTests(IntakeCase):
         self.journal.held[0].callback(NEW)
         self.assertEqual((self.successResultOf(accepting), self.rung), (NEW, 1))
         self.assertEqual((self.clock.getDelayedCalls(), self.lines()), ([], []))
+
+    def test_what_may_not_enter_is_left_to_telegram(self) -> None:
+        self.welcome = False
+        self.failureResultOf(self.accept(), StorageUnavailable)
+        self.assertEqual((self.journal.asked, self.clock.getDelayedCalls()), ([], []))
+        self.welcome = True
+        self.assertNoResult(self.accept())
+        self.assertEqual(self.journal.asked, [(77, BODY)])
 
     def test_a_repeat_rings_for_nobody(self) -> None:
         accepting = self.accept()
