@@ -191,7 +191,15 @@ def build(settings: Settings, reactor: Any, keep_secret: Callable[[str], None]) 
 
     if settings.notices is not None:
         notices = _notices(
-            settings.notices, settings, reactor, mail_names, now, ingester.status, deliveries, state
+            settings.notices,
+            settings,
+            reactor,
+            mail_names,
+            now,
+            ingester.status,
+            deliveries,
+            journal,
+            state,
         )
 
     health = Health(
@@ -241,6 +249,7 @@ def _notices(
     now: Now,
     ingestion: Callable[[], IngestionStatus],
     deliveries: SqlDeliveries,
+    journal: SqlJournal,
     state: _State,
 ) -> Notices:
     # Late: what mails is a fifth of all there is to import, and most daemons start without it.
@@ -254,6 +263,7 @@ def _notices(
         told.recipients,
         ingestion=ingestion,
         counts=deliveries.counts,
+        journal=journal.counts,
         deaths=deliveries.deaths,
         capacity=settings.max_jobs,
         clock=reactor,

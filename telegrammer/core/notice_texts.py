@@ -103,6 +103,17 @@ def queue_drained(used: int, capacity: int, now: float) -> tuple[str, str]:
     return "The delivery queue has drained", body
 
 
+def updates_failed(count: int, now: float) -> tuple[str, str]:
+    subject = f"{counted(count, 'update')} from Telegram cannot be understood"
+    body = (
+        f"Their messages were not delivered.  The journal keeps them; what follows goes on.  Seen at"
+        f" {moment(now)}.\n\n"
+        "The log says of each why.  Upgrade the gateway, then have them tried again with telegrammer replay"
+        " --failed.\n"
+    )
+    return subject, body
+
+
 def deaths(found: Sequence[Deaths], now: float) -> tuple[str, str]:
     """Subject and body; one line for each subscription, the one with the most deaths first."""
     by_subscription: dict[int, list[Deaths]] = {}

@@ -21,6 +21,7 @@ from attrs import field, frozen
 from telegrammer.core import notice_texts as texts
 from telegrammer.core.delivery import QueueCounts
 from telegrammer.core.health import PERSISTENT_FAILURES, PERSISTENT_SECONDS, IngestionStatus
+from telegrammer.core.journal import JournalCounts
 from telegrammer.core.messages import Mark
 from telegrammer.core.notice_texts import Deaths
 
@@ -37,7 +38,7 @@ HIGH: Final = 0.8
 DRAINED: Final = 0.6
 """Share below which it has drained; in between it stays what it was, or it would flap at the border."""
 
-Matter = Literal["ingestion", "queue", "deaths", "purges", "backup"]
+Matter = Literal["ingestion", "queue", "updates", "deaths", "purges", "backup"]
 
 WELL: Final = "ok"
 _RANKS: Final[Mapping[str, int]] = {WELL: 0, "failing": 1, "suspended": 2, "high": 1, "full": 2}
@@ -54,6 +55,8 @@ class Observed:
     """``--max-jobs``."""
     counts: QueueCounts | None = None
     """None: they could not be looked at."""
+    journal: JournalCounts | None = None
+    """The same."""
     deaths: Sequence[Deaths] = ()
     """What `deaths_wanted` asked for."""
     purged: int = 0
@@ -94,6 +97,7 @@ def due(observed: Observed, marks: Mapping[str, Mark], now: float) -> list[Notic
     found = (
         _ingestion(observed.ingestion, marks.get("ingestion"), now),
         _queue(observed, marks.get("queue"), now),
+        _updates(observed.journal, marks.get("updates"), now),
         _deaths(observed.deaths, marks.get("deaths"), now),
         _purges(observed.purged, marks.get("purges"), now),
         _backups(observed.backups, marks.get("backup"), now),
@@ -158,6 +162,15 @@ def _queue(observed: Observed, mark: Mark | None, now: float) -> Notice | None:
     if _rank(mark) > 0 and used < DRAINED * capacity:
         return _notice(texts.queue_drained(used, capacity, now), "queue", WELL, now, recovery=True)
     return None
+
+
+def _updates(counts: JournalCounts | None, mark: Mark | None, now: float) -> Notice | None:
+    """Of updates that cannot be folded; the mark is the last entry that was told of."""
+    if counts is None or counts.newest_failed is None or _silenced(mark, now):
+        return None
+    if mark is not None and mark.state.isdecimal() and counts.newest_failed <= int(mark.state):
+        return None
+    return _notice(texts.updates_failed(counts.failed, now), "updates", str(counts.newest_failed), now)
 
 
 def deaths_wanted(marks: Mapping[str, Mark], now: float) -> DeathsWanted | None:

@@ -18,6 +18,7 @@ from twisted.logger import Logger
 
 from telegrammer.core.delivery import QueueCounts
 from telegrammer.core.health import IngestionStatus
+from telegrammer.core.journal import JournalCounts
 from telegrammer.core.messages import Mark, Message
 from telegrammer.core.notice_texts import Deaths
 from telegrammer.core.notices import DeathsWanted, Notice, Observed, deaths_wanted, due
@@ -39,7 +40,7 @@ T = TypeVar("T")
 ROUND = 2.0
 """Seconds between two looks at memory."""
 LOOK_AT_QUEUE = 5.0
-"""Seconds between two counts of the queue."""
+"""Seconds between two counts of the queue and the journal."""
 LOOK_AT_DEATHS = 10.0
 """Seconds between two looks for deliveries that died."""
 PATIENCE = 2.0
@@ -58,6 +59,7 @@ class Watch:
     a trouble that nobody was told of.  After a restart it is news again.
 
     :param counts: ``Deliveries.counts``.
+    :param journal: ``Journal.counts``.
     :param deaths: the dead deliveries that are news.
     :param backups: names of what migrations left beside the database.
     :param on_sent: called when there is something to carry.
@@ -67,6 +69,7 @@ class Watch:
     recipients: Sequence[str]
     ingestion: Callable[[], IngestionStatus]
     counts: Callable[[], Awaitable[QueueCounts]]
+    journal: Callable[[], Awaitable[JournalCounts]]
     deaths: Callable[[DeathsWanted], Awaitable[Sequence[Deaths]]]
     capacity: int
     clock: IReactorTime
@@ -87,6 +90,7 @@ class Watch:
     """Matters whose trouble was dropped."""
     _purged: int = field(default=0, init=False)
     _counts: QueueCounts | None = field(default=None, init=False)
+    _entries: JournalCounts | None = field(default=None, init=False)
     _looked: dict[str, float] = field(factory=dict, init=False)
     _crash: str | None = field(default=None, init=False)
     """The fault of ours that the log has been told of."""
@@ -127,6 +131,7 @@ class Watch:
     async def _observe(self, marks: Mapping[str, Mark]) -> Observed:
         if self._is_time("queue", LOOK_AT_QUEUE):
             self._counts = await self._patiently(self.counts)
+            self._entries = await self._patiently(self.journal)
         deaths: Sequence[Deaths] = ()
         wanted = deaths_wanted(marks, self.now())
         if wanted is not None and self._is_time("deaths", LOOK_AT_DEATHS):
@@ -136,6 +141,7 @@ class Watch:
             ingestion=self.ingestion(),
             capacity=self.capacity,
             counts=self._counts,
+            journal=self._entries,
             deaths=deaths,
             purged=self._purged,
             backups=self.backups(),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.subscriptions import SubscriptionLimits
-from telegrammer.ports import Keys, Subscriptions, Usernames
+from telegrammer.ports import Journal, Keys, Now, Subscriptions, Usernames
 from tests.contract.accounts import KeysSuite, SubscriptionsSuite, UsernamesSuite
-from tests.support.memory_stores import MemoryKeys, MemorySubscriptions, MemoryUsernames
+from tests.contract.journals import JournalSuite
+from tests.support.memory_stores import MemoryJournal, MemoryKeys, MemorySubscriptions, MemoryUsernames
 
 
 class MemoryKeysTests(KeysSuite, SynchronousTestCase):
@@ -23,3 +24,12 @@ class MemorySubscriptionsTests(SubscriptionsSuite, SynchronousTestCase):
 class MemoryUsernamesTests(UsernamesSuite, SynchronousTestCase):
     def make_usernames(self, known: dict[str, int]) -> Usernames:
         return MemoryUsernames(dict(known))
+
+
+class MemoryJournalTests(JournalSuite, SynchronousTestCase):
+    def make_journal(self, now: Now) -> Journal:
+        self.journal = MemoryJournal(now)
+        return self.journal
+
+    def fold(self, entry_id: int) -> None:
+        self.journal.folded(entry_id)

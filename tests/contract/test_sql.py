@@ -6,13 +6,16 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.observations import Observation
 from telegrammer.core.subscriptions import SubscriptionLimits
-from telegrammer.ports import Keys, Subscriptions, Usernames
+from telegrammer.ports import Journal, Keys, Now, Subscriptions, Usernames
 from telegrammer.store import keys, usernames
 from telegrammer.store.engine import immediate
+from telegrammer.store.ingestion import SqlIngestion
+from telegrammer.store.journal import SqlJournal
 from telegrammer.store.keys import SqlKeys
 from telegrammer.store.subscriptions import SqlSubscriptions
 from telegrammer.store.usernames import SqlUsernames
 from tests.contract.accounts import KeysSuite, SubscriptionsSuite, UsernamesSuite
+from tests.contract.journals import JournalSuite
 from tests.support.inline_database import InlineDatabase
 from tests.support.queue_checks import add_key
 
@@ -59,3 +62,12 @@ class SqlUsernamesTests(UsernamesSuite, SynchronousTestCase):
             for username, chat_id in known.items():
                 usernames.observe(cursor, Observation(chat_id, username), 0)
         return SqlUsernames(database)
+
+
+class SqlJournalTests(JournalSuite, SynchronousTestCase):
+    def make_journal(self, now: Now) -> Journal:
+        self.database = _database(self)
+        return SqlJournal(self.database, now)
+
+    def fold(self, entry_id: int) -> None:
+        self.result(SqlIngestion(self.database, 10, lambda: self.now).fold(entry_id))

@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.delivery import QueueCounts
 from telegrammer.core.health import IngestionStatus, Reason
+from telegrammer.core.journal import JournalCounts
 from telegrammer.core.messages import Mark, Message
 from telegrammer.core.notice_texts import WHAT_TO_DO, Deaths, moment
 from telegrammer.core.notices import DeathsWanted, Notice, Observed, deaths_wanted, due
@@ -242,6 +243,37 @@ class DeathsTests(Case):
         self.assertEqual(len(self.see(deaths=found)), 1)
 
 
+def failed(count: int, newest: int | None) -> JournalCounts:
+    return JournalCounts(pending=3, failed=count, oldest_pending_at=NOW, newest_failed=newest)
+
+
+class FailedUpdatesTests(Case):
+    def test_none_has_failed(self) -> None:
+        self.assertEqual(self.see(journal=None), [])
+        self.assertEqual(self.see(journal=failed(0, None)), [])
+
+    def test_each_is_news_once_however_often_the_daemon_starts(self) -> None:
+        self.assertEqual(self.see(journal=failed(1, 7)), ["1 update from Telegram cannot be understood"])
+        self.assertIn("telegrammer replay --failed", self.operator.told[0].body)
+        self.assertEqual(self.see(10_000, journal=failed(1, 7)), [])
+        # Replayed; what failed before is no news.
+        self.assertEqual(self.see(20_000, journal=failed(0, None)), [])
+        self.assertEqual(self.see(20_001, journal=failed(1, 6)), [])
+
+    def test_more_of_them_ten_minutes_later_together(self) -> None:
+        self.see(journal=failed(1, 7))
+        self.assertEqual(self.see(599, journal=failed(2, 9)), [])
+        self.assertEqual(
+            self.see(600, journal=failed(3, 11)), ["3 updates from Telegram cannot be understood"]
+        )
+        self.assertEqual(self.see(1200, journal=failed(3, 11)), [])
+
+    def test_a_mark_that_cannot_be_read(self) -> None:
+        for state in ("", "x", "-1", "{}"):
+            self.operator.marks["updates"] = Mark("updates", state, NOW - 600)
+            self.assertEqual(len(self.see(journal=failed(1, 7))), 1)
+
+
 class PurgeTests(Case):
     def test_they_are_added_up(self) -> None:
         self.assertEqual(self.see(purged=1), ["1 dead delivery purged"])
@@ -287,6 +319,8 @@ STATES: Sequence[Mapping[str, Any]] = (
     {"counts": jobs(100)},
     {"counts": jobs(1)},
     {"purged": 3},
+    {"journal": failed(1, 7)},
+    {"journal": failed(2, 9)},
     {"deaths": [died(1)]},
     {"deaths": [died(2), died(3)]},
 )
@@ -303,7 +337,7 @@ class FloodProperties(SynchronousTestCase):
             if "deaths" in seen and deaths_wanted(operator.marks, now) is None:
                 continue
             operator.see(evolve(WELL, **seen), now)
-        for matter in ("ingestion", "queue", "deaths", "purges"):
+        for matter in ("ingestion", "queue", "updates", "deaths", "purges"):
             of = [notice for notice in operator.told if notice.mark.subject == matter]
             times = [notice.mark.at for notice in of]
             assert all(third - first >= 600 for first, third in zip(times, times[2:], strict=False))

@@ -8,6 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.delivery import QueueCounts
 from telegrammer.core.health import IngestionStatus, OutboxStatus
+from telegrammer.core.journal import JournalCounts
 from telegrammer.core.problems import AdmissionTimeout, DeliveryFailed
 from telegrammer.notices.carrier import Carrier
 from telegrammer.notices.handle import Handle
@@ -32,6 +33,7 @@ class ServiceTests(SynchronousTestCase):
             ("op@example.org",),
             lambda: self.status,
             lambda: succeed(QueueCounts()),
+            lambda: succeed(JournalCounts()),
             lambda wanted: succeed(()),
             100,
             self.clock,

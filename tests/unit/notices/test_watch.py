@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.delivery import QueueCounts
 from telegrammer.core.health import IngestionStatus
+from telegrammer.core.journal import JournalCounts
 from telegrammer.core.messages import Mark
 from telegrammer.core.notice_texts import Deaths
 from telegrammer.core.notices import DeathsWanted
@@ -32,6 +33,7 @@ class Case(SynchronousTestCase):
         self.status = WELL
         self.counts: Deferred[QueueCounts] | None = None
         self.looks = 0
+        self.failed: set[int] = set()
         self.dead: Sequence[Deaths] = ()
         self.wanted: list[DeathsWanted] = []
         self.found: Sequence[str] = ()
@@ -46,6 +48,7 @@ class Case(SynchronousTestCase):
             ("op@example.org",),
             lambda: self.status,
             self.count,
+            self.count_entries,
             self.find_deaths,
             100,
             self.clock,
@@ -60,6 +63,9 @@ class Case(SynchronousTestCase):
     def count(self) -> Deferred[QueueCounts]:
         self.looks += 1
         return self.counts or succeed(QueueCounts())
+
+    def count_entries(self) -> Deferred[JournalCounts]:
+        return succeed(JournalCounts(failed=len(self.failed), newest_failed=max(self.failed, default=None)))
 
     def find_deaths(self, wanted: DeathsWanted) -> Deferred[Sequence[Deaths]]:
         self.wanted.append(wanted)
@@ -89,6 +95,15 @@ class TellingTests(Case):
         self.assertEqual(self.file.subjects, ["Ingestion keeps failing: network", "Ingestion has recovered"])
         self.assertEqual(self.rings, 2)
         self.assertEqual(self.file.rows[0].message.recipients, ("op@example.org",))
+
+    def test_updates_that_failed_once(self) -> None:
+        self.failed = {3, 7}
+        self.round()
+        self.round(LOOK_AT_QUEUE)
+        self.watch = self.new_watch()
+        self.round(2)
+        self.assertEqual(self.file.subjects, ["2 updates from Telegram cannot be understood"])
+        self.assertEqual(self.file.marks, {"updates": Mark("updates", "7", START)})
 
     def test_a_restart_in_between(self) -> None:
         self.status = DOWN
