@@ -26,6 +26,14 @@ RUNNER = """
 const TelegramServer = require('telegram-test-api');
 const [port, token, chatId] = [Number(process.argv[1]), process.argv[2], Number(process.argv[3])];
 const server = new TelegramServer({ host: '127.0.0.1', port });
+// It forgets the secret_token that setWebhook gave it.
+require('axios').interceptors.request.use((call) => {
+  const webhook = server.webhooks[token];
+  if (webhook && call.url === webhook.url) {
+    call.headers['X-Telegram-Bot-Api-Secret-Token'] = webhook.secret_token;
+  }
+  return call;
+});
 server.start().then(() => {
   server.server.on('request', (request) => {
     console.log(JSON.stringify({ at: Date.now(), path: request.url }));
@@ -70,13 +78,18 @@ def package() -> Path:
     return cache
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 class Emulator:
     """The emulator with its own client, in a node process."""
 
     def __init__(self, package: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.output = Output()
         self.process = subprocess.Popen(
@@ -156,4 +169,32 @@ def test_there_and_back(emulator: Emulator, tmp_path: Path) -> None:
         assert all(later - earlier > 0.9 for earlier, later in zip(times, times[1:], strict=False)), times
         assert len(receiver.arrived) == 1, "a message came twice"
         assert daemon.health()["status"] == "ok"
+        assert daemon.stop() == 0
+
+
+def test_pushed_there_and_sent_back(emulator: Emulator, tmp_path: Path) -> None:
+    """By the emulator's own webhook: what its client writes arrives, and the answer reaches the client."""
+    port = free_port()
+    arguments = ["--port", str(port), "--ingest", "webhook"]
+    arguments += ["--webhook-url", f"http://127.0.0.1:{port}/telegram/webhook"]
+    with (
+        CallbackReceiver() as receiver,
+        Daemon(tmp_path, emulator.url, arguments, token=TOKEN) as daemon,
+    ):
+        daemon.add_key()
+        daemon.start()
+        daemon.subscribe(CHAT, f"{receiver.url}/hook")
+        emulator.output.wait_for(r"/setWebhook\"")
+
+        for number in range(3):
+            assert emulator.command("say", f"Hello {number}, webhook! \N{WAVING HAND SIGN}")["ok"] is True
+        messages = [Message.de_json(json.loads(each.body), None) for each in receiver.wait_for(3)]
+        assert [message.text for message in messages] == [
+            f"Hello {number}, webhook! \N{WAVING HAND SIGN}" for number in range(3)
+        ]
+        sent = daemon.request("POST", "/send", {"username": "Ada", "text": "Hello, Ada!"})
+        assert (sent.status, sent.json["result"]["text"]) == (200, "Hello, Ada!")
+        report = daemon.health()
+        assert (report["journal"]["pending"], report["journal"]["failed"]) == (0, 0)
+        assert len(receiver.arrived) == 3, "a message came twice"
         assert daemon.stop() == 0
