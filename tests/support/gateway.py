@@ -22,6 +22,9 @@ from tests.support.overheard import QUERY
 from tests.support.receiver import Callback, CallbackReceiver
 
 CHAT = 1001
+WEBHOOK_URL = "https://bot.example/telegram/webhook"
+"""The proxy that stands there leads to the daemon."""
+WEBHOOK = ("--ingest", "webhook", "--webhook-url", WEBHOOK_URL)
 
 
 @define(eq=False)
@@ -36,6 +39,13 @@ class Gateway:
         if not self.daemon.key:
             self.daemon.adopt(*_database_with_a_key())
         self.daemon.start()
+
+    def start_with_webhook(self) -> None:
+        """Bring it up so that updates are pushed, and wait until Telegram knows."""
+        if "webhook" not in self.daemon.arguments:
+            self.daemon.arguments = (*self.daemon.arguments, *WEBHOOK)
+        self.start()
+        self.api.wait_until(lambda: self.api.webhook == WEBHOOK_URL)
 
     def subscribe(self, path: str = "/hook", chat_id: int = CHAT) -> int:
         """A subscription of the receiver's ``path``."""
@@ -89,6 +99,7 @@ def gateway(state: Path, *arguments: str) -> Iterator[Gateway]:
         CallbackReceiver() as receiver,
         Daemon(state, api.url, arguments) as daemon,
     ):
+        api.pusher.route = lambda: daemon.url
         yield Gateway(api, receiver, daemon)
 
 
