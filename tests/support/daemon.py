@@ -156,6 +156,7 @@ class Daemon:
     def launch(self) -> None:
         """Start it and do not wait."""
         assert self._process is None or self._process.poll() is not None, "it runs"
+        self.url = ""
         argv = [*self.prefix, *self.program, "--db", str(self.db), "--api-url", self.api_url]
         if not any(word in ("--port", "--listen") for word in self.arguments):
             argv += ["--port", "0"]

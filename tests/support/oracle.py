@@ -4,7 +4,7 @@ The judge of the fault laboratory: what must hold of a gateway at any moment, wh
 Subscribe and send through the oracle, break what you like, then ``check()``, also while the daemon is dead;
 or ``settle()``, once everything that is owed can arrive.  The rules (contract 1.3, 4 to 6, 9):
 
-* no update is confirmed to Telegram before it is committed;
+* no update is confirmed to Telegram before it is committed, be it polled or pushed;
 * a confirmed message is with its receiver or in the queue, the dead included: nothing is lost;
 * the first receptions of a subscription are in order, and every attempt has the same id and bytes;
 * the invariants of the queue hold, and the file is sound;
@@ -55,6 +55,12 @@ class Stored:
     next_offset: int
     states: dict[tuple[int, int], str]
     """By (subscription, update): the state of each job."""
+    journal: dict[int, str]
+    """By update: what the journal says of it."""
+
+    def has_taken(self, update_id: int) -> bool:
+        """Whether its jobs were made."""
+        return update_id < self.next_offset or self.journal.get(update_id, "pending") != "pending"
 
 
 @frozen
@@ -130,9 +136,11 @@ class Oracle:
         :returns: the delivery ids of repeated receptions, one for each repeat.
         """
         # In this order, for a running daemon goes on: what is confirmed is stored, what has left is received.
-        confirmed = self._confirmed()
+        confirmed, taken = self._confirmed(), self._answered()
         stored = self._stored()
         assert confirmed <= stored.next_offset, "Telegram was told more than is committed"
+        unknown = {each for each in taken - stored.journal.keys() if each >= stored.next_offset}
+        assert not unknown, f"answered 200, and not in the journal: {unknown}"
         repeats: list[str] = []
         received: set[tuple[int, int]] = set()
         for subscription in self.subscribed:
@@ -144,9 +152,9 @@ class Oracle:
             (subscription.path, sent.update_id)
             for subscription in self.subscribed
             for sent in self.owed(subscription)
-            if sent.update_id < stored.next_offset and (subscription.id, sent.update_id) not in accounted
+            if stored.has_taken(sent.update_id) and (subscription.id, sent.update_id) not in accounted
         ]
-        assert not lost, f"confirmed, and neither received nor queued nor dead: {lost}"
+        assert not lost, f"taken, and neither received nor queued nor dead: {lost}"
         known = {subscription.path for subscription in self.subscribed}
         strangers = {callback.path for callback in self.gateway.receiver.on(None)} - known - self.elsewhere
         assert not strangers, f"receptions that nobody subscribed: {strangers}"
@@ -194,6 +202,11 @@ class Oracle:
         offsets = [call.arguments.get("offset", 0) for call in self.gateway.api.of("getUpdates")]
         return max(offsets, default=0)
 
+    def _answered(self) -> set[int]:
+        """What was pushed and answered 200."""
+        with self.gateway.api.changed:
+            return set(self.gateway.api.pusher.confirmed)
+
     def _stored(self) -> Stored:
         """Read as another process does, in one snapshot; and judged for itself."""
         with self.gateway.daemon.look() as connection:
@@ -204,10 +217,12 @@ class Oracle:
             sound = cursor.execute("PRAGMA quick_check").fetchall()
             (next_offset,) = cursor.execute("SELECT next_offset FROM gateway").fetchone()
             jobs = cursor.execute("SELECT subscription_id, update_id, state FROM deliveries").fetchall()
+            journal = cursor.execute("SELECT update_id, parse_status FROM journal").fetchall()
         assert not broken, f"broken invariants: {broken}"
         assert not orphans, f"rows that point nowhere: {orphans}"
         assert sound == [("ok",)], f"the file is damaged: {sound}"
-        return Stored(next_offset, {(lane, update_id): state for lane, update_id, state in jobs})
+        states = {(lane, update_id): state for lane, update_id, state in jobs}
+        return Stored(next_offset, states, dict(journal))
 
     def _receptions(self, subscription: Subscribed) -> tuple[list[int], list[str]]:
         """Update ids in the order of their first reception, and the delivery ids of the repeats; judged."""

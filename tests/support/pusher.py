@@ -172,6 +172,11 @@ class Pusher:
             missing = sorted(set(update_ids) - self.confirmed)
         assert done, f"{len(missing)} of {len(update_ids)} were not taken: {missing[:5]}, {self.pushes[-3:]}"
 
+    def wait_for_count(self, count: int, seconds: float = PATIENCE) -> None:
+        """Wait until so many updates were answered with 2xx."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.confirmed) >= count, seconds), len(self.confirmed)
+
     def wait_for_pushes(self, count: int, status: int | None, seconds: float = PATIENCE) -> list[Push]:
         """Wait until so many calls were answered like this; all of them."""
 

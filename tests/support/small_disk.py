@@ -203,4 +203,5 @@ def gateway_on(disk: SmallDisk) -> Iterator[Gateway]:
         CallbackReceiver() as receiver,
         DistantDaemon(disk.path, api.url, directory=directory, prefix=disk.prefix, disk=disk) as daemon,
     ):
+        api.pusher.route = lambda: daemon.url
         yield Gateway(api, receiver, daemon)
