@@ -40,7 +40,7 @@ class Command:
 
 
 DAEMON_SETTINGS = tuple(setting.name for setting in SETTINGS)
-_VALUED = frozenset(f"--{setting.name}" for setting in SETTINGS) | {"--subscription"}
+_VALUED = frozenset(f"--{setting.name}" for setting in SETTINGS) | {"--subscription", "--since", "--id"}
 
 SEED_SPELLINGS = frozenset(
     "--" + name

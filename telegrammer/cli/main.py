@@ -44,6 +44,12 @@ def _notify_test(arguments: argparse.Namespace) -> int:
     return notify_test(arguments)
 
 
+def _replay(arguments: argparse.Namespace) -> int:
+    from telegrammer.cli.replay import replay
+
+    return replay(arguments)
+
+
 def _demo(arguments: argparse.Namespace) -> int:
     from telegrammer.demo.tour import main
 
@@ -93,6 +99,19 @@ def _bulk(parser: argparse.ArgumentParser) -> object:
     return parser.add_argument("--all", action="store_true", help="all dead jobs"), _subscription(parser)
 
 
+def _entries(parser: argparse.ArgumentParser) -> object:
+    parser.add_argument("--failed", action="store_true", help="only those that failed, as after an upgrade")
+    parser.add_argument(
+        "--since",
+        metavar="T",
+        help="only those received since: Unix seconds, or ISO 8601, UTC without a zone",
+    )
+    parser.add_argument(
+        "--id", metavar="N", help="only the entry N; if there is none, the latest one with update_id N"
+    )
+    return _json(parser)
+
+
 _POSITIONALS = {
     "add-key": _name,
     "delete-key": _name,
@@ -128,6 +147,13 @@ COMMANDS = {
             passes_unknown=True,
         ),
         *map(_operator, _HELP),
+        Command(
+            "replay",
+            "Fold what the journal keeps once more; what is folded stays so.",
+            _replay,
+            options=_entries,
+            settings=("db", "config", "max-jobs", "fold-timeout"),
+        ),
         Command(
             "notify-test",
             "Send one notice through the whole road, and say what happened.",

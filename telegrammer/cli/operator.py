@@ -44,11 +44,12 @@ class NotShown(TelegrammerError):
 @contextmanager
 def _database(arguments: argparse.Namespace, *, create: bool = False) -> Iterator[sqlite3.Connection]:
     path = database_path(arguments.flags, os.environ)
-    with closing(connect_for_command(path, create=create, migrated=_tell_of_migration)) as connection:
+    with closing(connect_for_command(path, create=create, migrated=tell_of_migration)) as connection:
         yield connection
 
 
-def _tell_of_migration(version: int, backup: Path) -> None:
+def tell_of_migration(version: int, backup: Path) -> None:
+    """One line on standard error, for a command that had to migrate first."""
     print(
         f"telegrammer: the database was migrated from version {version}; its backup is {_shown(backup)}",
         file=sys.stderr,

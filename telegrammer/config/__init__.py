@@ -6,7 +6,7 @@ Settings from flags, environment, a TOML file and credential files (contract 1.2
 """
 
 from telegrammer.config.flags import is_flag, separate_unknown
-from telegrammer.config.loading import database_path, load, notices_for_command
+from telegrammer.config.loading import database_path, folding_for_command, load, notices_for_command
 from telegrammer.config.notices import NOTICES
 from telegrammer.config.table import BY_NAME, SETTINGS, Setting
 from telegrammer.config.values import NoticeSettings, Settings, Token
@@ -20,6 +20,7 @@ __all__ = [
     "Settings",
     "Token",
     "database_path",
+    "folding_for_command",
     "is_flag",
     "load",
     "notices_for_command",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from attrs import Factory, define, frozen
+from attrs import Factory, define, fields, frozen
 
 from telegrammer.config import files, notices, parsers, tomlfile
 from telegrammer.config.exposure import WARNING, heard_beyond_loopback
@@ -76,8 +76,19 @@ class _Reader:
         if strangers:
             self.warnings.append("unknown environment variables are ignored: " + ", ".join(strangers))
 
-    def take_file(self, only: str | None = None) -> None:
-        """Every setting of the file, or the one that is asked for."""
+    def take_only(self, names: Sequence[str]) -> None:
+        """Of environment and file nothing but these: what else is there is not for this command to judge."""
+        for name in ("config", *names):
+            variable = BY_NAME[name].variable
+            if self.environ.get(variable):
+                given = _Given((self.environ[variable],), f"environment variable {variable}")
+                self.given.setdefault(name, given)
+        missing = [name for name in names if name not in self.given]
+        if missing:
+            self.take_file(only=missing)
+
+    def take_file(self, only: Sequence[str] | None = None) -> None:
+        """Every setting of the file, or those that are asked for."""
         file = cast("Path | None", self.value("config"))
         if file is None:
             return
@@ -89,7 +100,7 @@ class _Reader:
         except ValueError as error:
             return self.refuse(f"{where}: {error}")
         for name, value in document.items():
-            if only is not None and name != only:
+            if only is not None and name not in only:
                 continue
             if name == "notices":
                 self.notices = notices.read(value, where, self.environ, self.refuse, _shown)
@@ -272,16 +283,35 @@ def database_path(
     """
     reader = _Reader(environ, readable)
     reader.take_flags(flags, ())
-    for name in ("config", "db"):
-        if environ.get(BY_NAME[name].variable):
-            where = f"environment variable {BY_NAME[name].variable}"
-            reader.given.setdefault(name, _Given((environ[BY_NAME[name].variable],), where))
-    if "db" not in reader.given:
-        reader.take_file(only="db")
+    reader.take_only(("db",))
     database = reader.database()
     if reader.problems or database is None:
         raise reader.refusal()
     return database
+
+
+def folding_for_command(
+    flags: Flags, environ: Mapping[str, str], *, readable: Callable[[Path], bool] = _file_readable
+) -> tuple[Path, int, float]:
+    """
+    Where the database is, ``max-jobs`` and ``fold-timeout``: for a command that folds.
+
+    :raises SettingsRefused: one of them, or the configuration file that names it, is at fault.
+    """
+    reader = _Reader(environ, readable)
+    reader.take_flags(flags, ())
+    reader.take_only(("db", "max-jobs", "fold-timeout"))
+    database = reader.database()
+    found = [reader.value(name) for name in ("max-jobs", "fold-timeout")]
+    if reader.problems or database is None:
+        raise reader.refusal()
+    known = fields(Settings)
+    max_jobs, fold_timeout = found
+    return (
+        database,
+        cast("int", known.max_jobs.default if max_jobs is None else max_jobs),
+        cast("float", known.fold_timeout.default if fold_timeout is None else fold_timeout),
+    )
 
 
 def notices_for_command(

@@ -41,6 +41,11 @@ class Player:
     journal: Journal
     _told: str | None = field(default=None, init=False)
 
+    @property
+    def waits_for(self) -> str | None:
+        """What keeps the entry that was last deferred; None: another has got through since."""
+        return self._told
+
     async def play(self, entry_id: int) -> Outcome:
         """
         Fold it: exactly one class of the outcome is 1.

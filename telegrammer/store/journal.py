@@ -171,6 +171,51 @@ def late(cursor: sqlite3.Cursor, accepted_until: int) -> Late:
     return Late(*cursor.execute(LATE, (accepted_until,)).fetchone())
 
 
+# -- to be folded again --------------------------------------------------------------------------------
+
+LAST = "SELECT COALESCE(MAX(id), 0) FROM journal"
+# The ids are in the order of folding, for received_at never goes back.
+AGAIN = "SELECT id FROM journal WHERE id > ? AND id <= ? AND received_at >= ? ORDER BY id LIMIT ?"
+FAILED_AGAIN = """
+    SELECT id FROM journal
+    WHERE parse_status = 'failed' AND id > ? AND id <= ? AND received_at >= ? ORDER BY id LIMIT ?
+"""
+NAMED = "SELECT id FROM journal WHERE id = ?"
+NAMED_BY_UPDATE = "SELECT MAX(id) FROM journal WHERE update_id = ?"
+REASON = "SELECT update_id, reason FROM journal WHERE id = ?"
+
+
+def last_entry(cursor: sqlite3.Cursor) -> int:
+    """The highest id there is; 0 without an entry."""
+    return int(cursor.execute(LAST).fetchone()[0])
+
+
+def kept(
+    cursor: sqlite3.Cursor, after: int, until: int, limit: int, *, failed: bool = False, since: int = 0
+) -> list[int]:
+    """
+    Ids of entries, folded or not, in the order of folding, behind ``after`` and up to ``until``.
+
+    :param failed: only those that are failed.
+    :param since: only those received then (Unix seconds) or later.
+    """
+    rows = cursor.execute(FAILED_AGAIN if failed else AGAIN, (after, until, since, limit))
+    return [entry_id for (entry_id,) in rows]
+
+
+def find(cursor: sqlite3.Cursor, number: int) -> int | None:
+    """The entry of this id; if there is none, the latest with this update id; or None."""
+    row = cursor.execute(NAMED, (number,)).fetchone() or cursor.execute(NAMED_BY_UPDATE, (number,)).fetchone()
+    found: int | None = row[0]
+    return found
+
+
+def reason(cursor: sqlite3.Cursor, entry_id: int) -> tuple[int, str | None] | None:
+    """The update id of an entry, and why it is failed; None: it is there no longer."""
+    row: tuple[int, str | None] | None = cursor.execute(REASON, (entry_id,)).fetchone()
+    return row
+
+
 # -- what is kept --------------------------------------------------------------------------------------
 
 IDENTITY_SECONDS = 2 * 86_400

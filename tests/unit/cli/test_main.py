@@ -188,6 +188,7 @@ class KeyTests(CliCase):
             ["retry-delivery", "1"],
             ["delete-delivery", "1"],
             ["skip-update", "1"],
+            ["replay"],
         ):
             self.assertIn(str(self.db), self.refused(*arguments))
         self.assertFalse(self.db.parent.exists())
