@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon import PATIENCE, TOKEN, Output, clean_environment
+from tests.support.stub_app import FOUND
 
 TWISTD = ("twistd", "-n", "--pidfile=", "telegrammer")
 SECRET = TOKEN.partition(":")[2]
@@ -141,13 +142,15 @@ def test_a_fault_of_ours_is_status_1(tmp_path: Path) -> None:
 
 @pytest.mark.report("D1")
 @pytest.mark.parametrize("arguments", [("serve",), TWISTD, ("serve", "--log-format", "json")])
-def test_the_token_leaves_by_no_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_no_secret_leaves_by_a_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     with door(tmp_path, "leaks", *arguments) as (process, output):
         output.wait_for("stub: ready")
         process.terminate()
         process.wait(PATIENCE)
         output.finish()
         assert "http://x/bot[removed]/getMe" in output.text
+        assert "found [removed]" in output.text
+        assert FOUND not in output.text
         assert "ValueError" in output.text
 
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -141,6 +141,9 @@ class Daemon:
     """The last key made; ``request`` uses it."""
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _keys: list[str] = field(factory=list, init=False, repr=False)
+    _is_pushed_to: bool = field(default=False, init=False)
+    """It was started to have updates pushed to it, at least once."""
+    _webhook_secrets: tuple[str, ...] = field(default=(), init=False, repr=False)
 
     # -- its life --------------------------------------------------------------------------------------
 
@@ -160,6 +163,7 @@ class Daemon:
         argv = [*self.prefix, *self.program, "--db", str(self.db), "--api-url", self.api_url]
         if not any(word in ("--port", "--listen") for word in self.arguments):
             argv += ["--port", "0"]
+        self._is_pushed_to |= "webhook" in self.arguments
         self._process = subprocess.Popen(
             [*argv, *self.arguments],
             stdin=subprocess.DEVNULL,
@@ -221,6 +225,11 @@ class Daemon:
                 self._process.wait()
         self.output.finish()
         OVERHEARD.must_not_show("key", *self._keys)
+        if self._is_pushed_to:
+            # Its end may have been anything: the database may be damaged, or gone.
+            with suppress(sqlite3.Error):
+                self._webhook_secrets = (self.webhook_secret(),)
+        OVERHEARD.must_not_show("webhook secret", *self._webhook_secrets)
         OVERHEARD.hear(f"the daemon of {self.state.name}", self.output.text)
         if kind is not None:
             print(self.output.text, file=sys.stderr)
@@ -233,7 +242,7 @@ class Daemon:
         if not self.may_show_tracebacks:
             assert "Traceback" not in text, text
             assert "Unhandled" not in text, text
-        for secret in (self.token, self.token.partition(":")[2], *self._keys):
+        for secret in (self.token, self.token.partition(":")[2], *self._keys, *self._webhook_secrets):
             assert secret not in text, "a secret is in the output"
 
     # -- its operator ----------------------------------------------------------------------------------
@@ -283,6 +292,13 @@ class Daemon:
         uri = f"{self.db.as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=5, isolation_level=None)) as connection:
             yield connection
+
+    def webhook_secret(self) -> str:
+        """What Telegram has to show when it pushes; in its database once it listens."""
+        with self.look() as connection:
+            ((secret,),) = connection.execute("SELECT webhook_secret FROM gateway")
+        assert isinstance(secret, str), "updates were never to be pushed"
+        return secret
 
     # -- its callers -----------------------------------------------------------------------------------
 

