@@ -75,6 +75,8 @@ def _findings(
         yield from skipped(*_LATER)
         return
     yield port_finding(settings, held)
+    if settings.ingest == "webhook" and settings.webhook_listen is not None:
+        yield Finding("skip", "webhook port", "endpoints are opened by the daemon only")
     if settings.notices is not None:
         yield notices_finding(settings.notices, db)
     yield from ask_telegram(settings, bound)

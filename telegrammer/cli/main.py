@@ -50,6 +50,12 @@ def _replay(arguments: argparse.Namespace) -> int:
     return replay(arguments)
 
 
+def _delete_webhook(arguments: argparse.Namespace) -> int:
+    from telegrammer.cli.webhook import delete_webhook
+
+    return delete_webhook(arguments)
+
+
 def _demo(arguments: argparse.Namespace) -> int:
     from telegrammer.demo.tour import main
 
@@ -147,6 +153,12 @@ COMMANDS = {
             passes_unknown=True,
         ),
         *map(_operator, _HELP),
+        Command(
+            "delete-webhook",
+            "Have Telegram push no more; what waits there stays.",
+            _delete_webhook,
+            settings=("db", "config", "token-file", "api-url", "ca-file"),
+        ),
         Command(
             "replay",
             "Fold what the journal keeps once more; what is folded stays so.",

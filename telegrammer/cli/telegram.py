@@ -1,15 +1,17 @@
-"""What does Telegram say of the token?  Two read-only questions, in one run of the reactor."""
+"""What Telegram says to a command, in one run of the reactor."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
 from telegrammer.cli.findings import Finding, skipped
-from telegrammer.config import Settings
+from telegrammer.config import Settings, Token
+from telegrammer.core.notice_texts import moment
 from telegrammer.core.problems import StartRefused
 from telegrammer.core.telegram import (
     BadCredentials,
@@ -23,7 +25,13 @@ from telegrammer.core.telegram import (
     WebhookInfo,
     WebhookOutcome,
 )
+from telegrammer.core.webhook import same_url
 from telegrammer.daemon import the_reactor
+
+if TYPE_CHECKING:
+    from telegrammer.ingest.bot_api import BotApi
+
+T = TypeVar("T")
 
 
 class Questions(Protocol):
@@ -35,10 +43,10 @@ class Questions(Protocol):
 
 
 async def telegram_findings(api: Questions, settings: Settings, bound: int | None) -> list[Finding]:
-    """What Telegram says of the token and of a webhook that would keep polling from working."""
+    """What Telegram says of the token, and of the webhook: ours, or one that keeps polling from working."""
     me = await api.get_me()
     if not isinstance(me, Identity):
-        return [Finding("FAIL", "getMe", _why(me)), *skipped("getWebhookInfo", first="getMe")]
+        return [Finding("FAIL", "getMe", why(me)), *skipped("getWebhookInfo", first="getMe")]
     expected = bound if bound is not None else settings.token.bot_id
     name = "" if me.username is None else f"@{me.username}, "
     if me.bot_id != expected:
@@ -47,14 +55,36 @@ async def telegram_findings(api: Questions, settings: Settings, bound: int | Non
         first = Finding("ok", "getMe", f"{name}id {me.bot_id}")
     webhook = await api.get_webhook_info()
     if not isinstance(webhook, WebhookInfo):
-        return [first, Finding("FAIL", "getWebhookInfo", _why(webhook))]
+        return [first, Finding("FAIL", "getWebhookInfo", why(webhook))]
+    if settings.ingest == "webhook":
+        return [first, Finding("ok", "getWebhookInfo", _for_pushing(webhook, settings.webhook_url or ""))]
     if webhook.host is not None:
-        detail = f"a webhook is set, at {webhook.host}: Telegram refuses polling until it is deleted"
+        detail = (
+            f"a webhook is set, at {webhook.host}: Telegram refuses polling until it is deleted; "
+            "telegrammer delete-webhook does so"
+        )
         return [first, Finding("FAIL", "getWebhookInfo", detail)]
     return [first, Finding("ok", "getWebhookInfo", f"no webhook; {webhook.pending_update_count} waiting")]
 
 
-def _why(outcome: Refused) -> str:
+def _for_pushing(webhook: WebhookInfo, url: str) -> str:
+    """Whatever is set, serve sets ours; so nothing here keeps it from running."""
+    waiting = f"{webhook.pending_update_count} waiting"
+    if webhook.host is None:
+        return f"none is set; serve sets it; {waiting}"
+    if not same_url(webhook.url, url):
+        return f"another one is set, at {webhook.host}; serve puts ours in its place; {waiting}"
+    if webhook.last_error is None and webhook.last_error_at is None:
+        return f"ours is set, at {webhook.host}; {waiting}"
+    at = "" if webhook.last_error_at is None else f", at {moment(webhook.last_error_at)}"
+    return (
+        f"ours is set, at {webhook.host}; {waiting}; what Telegram last complained of{at}: "
+        f"{webhook.last_error or 'it does not say'}"
+    )
+
+
+def why(outcome: Refused) -> str:
+    """A refusal in a few words."""
     match outcome:
         case NetworkFailure(why) | UpstreamFailure(why):
             return why
@@ -67,30 +97,44 @@ def _why(outcome: Refused) -> str:
 
 
 def ask_telegram(settings: Settings, bound: int | None) -> list[Finding]:
-    """One run of the reactor.  What is imported here picks the reactor, so it is imported here."""
+    """The findings, from Telegram itself."""
+
+    async def findings(api: BotApi) -> list[Finding]:
+        return await telegram_findings(api, settings, bound)
+
+    try:
+        return ask(settings.token, settings.api_url, settings.ca_file, findings)
+    except StartRefused as error:
+        return [Finding("FAIL", "settings", str(error)), *skipped("getMe", "getWebhookInfo")]
+
+
+def ask(token: Token, api_url: str, ca_file: Path | None, question: Callable[[BotApi], Awaitable[T]]) -> T:
+    """
+    What comes of a question to the Bot API; one run of the reactor.
+
+    :raises StartRefused: ``ca_file`` is of no use.
+    """
+    # What is imported here picks the reactor, so it is imported here.
     from telegrammer.ingest.bot_api import BotApi
     from telegrammer.outbound.exchange import api_exchange
     from telegrammer.outbound.resolver import ThreadedResolver, reactor_with_resolver
     from telegrammer.outbound.tls import policy_for_https
 
-    try:
-        policy = policy_for_https(settings.ca_file)
-    except StartRefused as error:
-        return [Finding("FAIL", "settings", str(error)), *skipped("getMe", "getWebhookInfo")]
+    policy = policy_for_https(ca_file)
     reactor = the_reactor()
     resolver = ThreadedResolver(reactor, reactor)
     exchange = api_exchange(reactor_with_resolver(reactor, reactor, resolver), policy)
-    api = BotApi(settings.token, settings.api_url, exchange, exchange)
-    findings: list[Finding] = []
+    api = BotApi(token, api_url, exchange, exchange)
+    answers: list[T] = []
 
-    async def ask() -> None:
+    async def work() -> None:
         try:
-            findings.extend(await telegram_findings(api, settings, bound))
+            answers.append(await question(api))
         finally:
             resolver.stop()
 
-    run_reactor(reactor, ask)
-    return findings
+    run_reactor(reactor, work)
+    return answers[0]
 
 
 def run_reactor(reactor: Any, work: Callable[[], Awaitable[None]]) -> None:

@@ -5,8 +5,14 @@ Settings from flags, environment, a TOML file and credential files (contract 1.2
 ``load`` reads them by precedence and reports every problem, not the first.
 """
 
+from telegrammer.config.commands import (
+    database_path,
+    folding_for_command,
+    notices_for_command,
+    telegram_for_command,
+)
 from telegrammer.config.flags import is_flag, separate_unknown
-from telegrammer.config.loading import database_path, folding_for_command, load, notices_for_command
+from telegrammer.config.loading import load
 from telegrammer.config.notices import NOTICES
 from telegrammer.config.table import BY_NAME, SETTINGS, Setting
 from telegrammer.config.values import NoticeSettings, Settings, Token
@@ -25,4 +31,5 @@ __all__ = [
     "load",
     "notices_for_command",
     "separate_unknown",
+    "telegram_for_command",
 ]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from attrs import Factory, define, fields, frozen
+from attrs import Factory, define, frozen
 
 from telegrammer.config import files, notices, parsers, tomlfile
 from telegrammer.config.exposure import WARNING, heard_beyond_loopback
@@ -38,7 +38,9 @@ class _Given:
 
 
 @define
-class _Reader:
+class Reader:
+    """Collects what each source gives, and what is wrong with it."""
+
     environ: Mapping[str, str]
     readable: Callable[[Path], bool]
     given: dict[str, _Given] = Factory(dict)
@@ -230,7 +232,7 @@ def _reason(error: OSError) -> str:
     return os.strerror(error.errno).lower() if error.errno else type(error).__name__
 
 
-def _file_readable(path: Path) -> bool:
+def file_readable(path: Path) -> bool:
     return os.access(path, os.R_OK)
 
 
@@ -239,7 +241,7 @@ def load(
     environ: Mapping[str, str],
     *,
     unknown_flags: Sequence[str] = (),
-    readable: Callable[[Path], bool] = _file_readable,
+    readable: Callable[[Path], bool] = file_readable,
 ) -> tuple[Settings, tuple[str, ...]]:
     """
     The settings and the warnings to log.
@@ -250,7 +252,7 @@ def load(
 
     :raises SettingsRefused: with all problem lines; ``usage`` is true when what was typed is at fault.
     """
-    reader = _Reader(environ, readable)
+    reader = Reader(environ, readable)
     reader.take_flags(flags, unknown_flags)
     reader.take_environment()
     reader.take_file()
@@ -271,67 +273,3 @@ def load(
     if heard_beyond_loopback(settings):
         reader.warnings.append(WARNING)
     return settings, tuple(reader.warnings)
-
-
-def database_path(
-    flags: Flags, environ: Mapping[str, str], *, readable: Callable[[Path], bool] = _file_readable
-) -> Path:
-    """
-    Where the database is, for a command that needs no other setting.
-
-    :raises SettingsRefused: the path itself, or the configuration file that names it, is at fault.
-    """
-    reader = _Reader(environ, readable)
-    reader.take_flags(flags, ())
-    reader.take_only(("db",))
-    database = reader.database()
-    if reader.problems or database is None:
-        raise reader.refusal()
-    return database
-
-
-def folding_for_command(
-    flags: Flags, environ: Mapping[str, str], *, readable: Callable[[Path], bool] = _file_readable
-) -> tuple[Path, int, float]:
-    """
-    Where the database is, ``max-jobs`` and ``fold-timeout``: for a command that folds.
-
-    :raises SettingsRefused: one of them, or the configuration file that names it, is at fault.
-    """
-    reader = _Reader(environ, readable)
-    reader.take_flags(flags, ())
-    reader.take_only(("db", "max-jobs", "fold-timeout"))
-    database = reader.database()
-    found = [reader.value(name) for name in ("max-jobs", "fold-timeout")]
-    if reader.problems or database is None:
-        raise reader.refusal()
-    known = fields(Settings)
-    max_jobs, fold_timeout = found
-    return (
-        database,
-        cast("int", known.max_jobs.default if max_jobs is None else max_jobs),
-        cast("float", known.fold_timeout.default if fold_timeout is None else fold_timeout),
-    )
-
-
-def notices_for_command(
-    flags: Flags,
-    environ: Mapping[str, str],
-    *,
-    unknown_flags: Sequence[str] = (),
-    readable: Callable[[Path], bool] = _file_readable,
-) -> tuple[Path, NoticeSettings | None, Path | None]:
-    """
-    Where the database is, the notices, and ``ca-file``: for a command that needs neither token nor port.
-
-    :raises SettingsRefused: some setting is at fault.
-    """
-    reader = _Reader(environ, readable)
-    reader.take_flags(flags, unknown_flags)
-    reader.take_environment()
-    reader.take_file()
-    database, certificates = reader.database(), cast("Path | None", reader.value("ca-file"))
-    reader.check_outbox(database)
-    if reader.problems or database is None:
-        raise reader.refusal()
-    return database, reader.notices, certificates

@@ -171,6 +171,27 @@ class TelegramTests(DirectoryCase):
         line = self.findings(FakeTelegram(Identity(42), WebhookInfo("hook.example", 0)))[1]
         self.assertTrue(line.startswith("FAIL getWebhookInfo: a webhook is set, at hook.example: "))
 
+    def test_by_webhook(self) -> None:
+        self.settings = evolve(self.settings, ingest="webhook", webhook_url="https://hook.example/secret")
+        for webhook, detail in (
+            (WebhookInfo(None, 3), "none is set; serve sets it; 3 waiting"),
+            (
+                WebhookInfo("other.example", 1, "https://other.example/secret"),
+                "another one is set, at other.example; serve puts ours in its place; 1 waiting",
+            ),
+            (
+                WebhookInfo("hook.example", 0, "https://HOOK.example:443/secret"),
+                "ours is set, at hook.example; 0 waiting",
+            ),
+            (
+                WebhookInfo("hook.example", 7, "https://hook.example/secret", 1_793_000_000, "Read timeout"),
+                "ours is set, at hook.example; 7 waiting; what Telegram last complained of, at "
+                "2026-10-26 07:33:20 UTC: Read timeout",
+            ),
+        ):
+            lines = self.findings(FakeTelegram(Identity(42), webhook))
+            self.assertEqual(lines[1], f"ok   getWebhookInfo: {detail}")
+
     def test_refusals(self) -> None:
         for outcome, why in (
             (NetworkFailure("connection refused"), "connection refused"),
