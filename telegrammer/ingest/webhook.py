@@ -34,8 +34,6 @@ when it was after all, Telegram's repeat finds it.
 """
 WARN_SECONDS: Final = 60.0
 """Between two lines that tell of bodies without an update: who has the secret may still send anything."""
-
-
 NO_UPDATE: Final = "the body has to be a JSON object in UTF-8 with an integer update_id from 0 to 2^63 - 1"
 
 
