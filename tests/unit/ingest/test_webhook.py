@@ -88,6 +88,17 @@ class AcceptTests(IntakeCase):
         self.journal.held[0].callback(Accepted(1, 3, restarted=True))
         self.assertEqual(self.lines(), ["Telegram restarted its update ids: update 77, epoch 3"])
 
+    def test_while_nothing_may_be_taken_nothing_is_written(self) -> None:
+        may = False
+        self.intake.may_accept = lambda: may
+        self.failureResultOf(self.accept(), StorageUnavailable)
+        self.failureResultOf(self.accept(b"{}"), InvalidRequest)
+        self.assertEqual((self.journal.asked, self.clock.getDelayedCalls()), ([], []))
+        may = True
+        self.accept()
+        self.journal.held[0].callback(NEW)
+        self.assertEqual(self.rung, 1)
+
     def test_what_the_database_says_is_passed_on(self) -> None:
         for kind in (StoreBusy, StoreFull, StoreClosed):
             accepting = self.accept()
