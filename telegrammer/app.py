@@ -24,7 +24,7 @@ from twisted.logger import Logger
 
 from telegrammer import __version__
 from telegrammer.config import NoticeSettings, Settings
-from telegrammer.core.health import IngestionStatus
+from telegrammer.core.health import FoldingStatus, IngestionStatus
 from telegrammer.core.subscriptions import SubscriptionLimits
 from telegrammer.core.telegram import Identity
 from telegrammer.delivery.dispatcher import MOST_ASIDE, Dispatcher
@@ -197,6 +197,7 @@ def build(settings: Settings, reactor: Any, keep_secret: Callable[[str], None]) 
             mail_names,
             now,
             ingester.status,
+            worker.status,
             deliveries,
             journal,
             state,
@@ -248,6 +249,7 @@ def _notices(
     names: ThreadedResolver,
     now: Now,
     ingestion: Callable[[], IngestionStatus],
+    folding: Callable[[], FoldingStatus],
     deliveries: SqlDeliveries,
     journal: SqlJournal,
     state: _State,
@@ -262,6 +264,7 @@ def _notices(
         handle,
         told.recipients,
         ingestion=ingestion,
+        folding=folding,
         counts=deliveries.counts,
         journal=journal.counts,
         deaths=deliveries.deaths,

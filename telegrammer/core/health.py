@@ -58,6 +58,8 @@ class FoldingStatus:
     """How the journal's worker does; ``backing_off``: a circumstance cut its last pass off."""
 
     state: Literal["ok", "backing_off", "stopped"] = "ok"
+    lacks_room: bool = False
+    """That circumstance was that a message did not fit the queue."""
 
 
 @frozen

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from attrs import frozen
 
 from telegrammer.core.delivery import shortened
-from telegrammer.core.health import IngestionStatus, Reason
+from telegrammer.core.health import IngestionMode, IngestionStatus, Reason
 
 MOST_LISTED = 50
 """Subscriptions, or backups, that one notice names; the others are a number.  This keeps it small."""
@@ -47,7 +47,18 @@ WHAT_TO_DO: Mapping[Reason | None, str] = {
     " telegrammer skip-update.",
     "storage": "The database cannot be written.  Look at the disk.",
 }
-"""For each reason that ``/health`` gives."""
+"""For each reason that ``/health`` gives, when Telegram is polled …"""
+WEBHOOK_TO_DO: Mapping[Reason | None, str] = {
+    None: "Nothing was heard of Telegram for a long time.",
+    "network": "Telegram cannot be reached, or cannot reach the webhook; the log says which.  Look at the"
+    " network, at name resolution, at the proxy before the gateway and at its certificate.",
+    "upstream": "Telegram answers with errors, or does not take the webhook: the log has its words.  Look at"
+    " --webhook-url.",
+    "rate_limited": "Telegram asks to be asked less often.  The gateway waits as long as it was told to.",
+    "conflict_webhook": "Another webhook is set for this bot, or the gateway's was deleted.  The gateway"
+    " leaves that alone; started again, it sets its own.",
+}
+"""… and in place of these when it pushes."""
 
 
 def moment(seconds: float) -> str:
@@ -66,12 +77,15 @@ def ingestion_trouble(status: IngestionStatus, suspended: bool, now: float) -> t
     """Subject and body."""
     subject = f"Ingestion {'is suspended' if suspended else 'keeps failing'}: {status.reason or 'no success'}"
     last = "none since the start" if status.last_success_at is None else moment(status.last_success_at)
+    pushed = status.mode == "webhook"
+    to_do = {**WHAT_TO_DO, **WEBHOOK_TO_DO} if pushed else WHAT_TO_DO
     body = (
-        f"No messages come from Telegram.  Seen at {moment(now)}.\n\n"
+        f"{'Messages from Telegram may not come' if pushed else 'No messages come from Telegram'}."
+        f"  Seen at {moment(now)}.\n\n"
         f"Reason: {status.reason or 'none'}\n"
         f"Failures in a row: {status.consecutive_failures}\n"
-        f"Last successful poll: {last}\n\n"
-        f"{WHAT_TO_DO[status.reason]}\n\n"
+        f"Last {'success' if pushed else 'successful poll'}: {last}\n\n"
+        f"{to_do[status.reason]}\n\n"
         "The gateway goes on trying, and tells when it has succeeded.\n"
     )
     return subject, body
@@ -82,12 +96,14 @@ def ingestion_well(now: float) -> tuple[str, str]:
     return "Ingestion has recovered", body
 
 
-def queue_filled(full: bool, used: int, capacity: int, now: float) -> tuple[str, str]:
+def queue_filled(full: bool, used: int, capacity: int, mode: IngestionMode, now: float) -> tuple[str, str]:
     subject = "The delivery queue is full" if full else "The delivery queue is more than 80 % full"
+    where = "in the journal" if mode == "webhook" else "at Telegram"
+    at_most = "" if mode == "webhook" else ", at most for a day"
     consequence = (
-        "New messages wait at Telegram until there is room, at most for a day."
+        f"New messages wait {where} until there is room{at_most}."
         if full
-        else "When it is full, new messages wait at Telegram."
+        else f"When it is full, new messages wait {where}."
     )
     body = (
         f"{counted(used, 'job')} of at most {capacity}, dead ones included.  Seen at {moment(now)}.\n\n"

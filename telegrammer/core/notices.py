@@ -20,7 +20,12 @@ from attrs import field, frozen
 
 from telegrammer.core import notice_texts as texts
 from telegrammer.core.delivery import QueueCounts
-from telegrammer.core.health import PERSISTENT_FAILURES, PERSISTENT_SECONDS, IngestionStatus
+from telegrammer.core.health import (
+    PERSISTENT_FAILURES,
+    PERSISTENT_SECONDS,
+    FoldingStatus,
+    IngestionStatus,
+)
 from telegrammer.core.journal import JournalCounts
 from telegrammer.core.messages import Mark
 from telegrammer.core.notice_texts import Deaths
@@ -53,6 +58,7 @@ class Observed:
     ingestion: IngestionStatus
     capacity: int
     """``--max-jobs``."""
+    folding: FoldingStatus = FoldingStatus()
     counts: QueueCounts | None = None
     """None: they could not be looked at."""
     journal: JournalCounts | None = None
@@ -125,9 +131,10 @@ def _rank(mark: Mark | None) -> int:
 def _ingestion(status: IngestionStatus, mark: Mark | None, now: float) -> Notice | None:
     trouble = ingestion_trouble(status)
     if trouble is None:
-        # "Alive" is no success: only a batch that was committed is, after a restart as well.
+        # "Alive" is no success: only a batch that was committed is, or what the webhook's keeper has found,
+        # after a restart as well.
         succeeds = status.consecutive_failures == 0 and status.last_success_at is not None
-        if _rank(mark) > 0 and succeeds and status.state == "polling":
+        if _rank(mark) > 0 and succeeds and status.state in ("polling", "listening"):
             return _notice(texts.ingestion_well(now), "ingestion", WELL, now, recovery=True)
         return None
     if _RANKS[trouble] <= _rank(mark) or _silenced(mark, now):
@@ -152,13 +159,14 @@ def _queue(observed: Observed, mark: Mark | None, now: float) -> Notice | None:
         return None
     counts, capacity = observed.counts, observed.capacity
     used = counts.pending + counts.in_flight + counts.dead
-    # A batch goes in whole or not at all, so a full queue may have a little room.
-    full = used >= capacity or observed.ingestion.reason == "capacity"
+    # A batch goes in whole or not at all, and so does a message; so a full queue may have a little room.
+    full = used >= capacity or observed.ingestion.reason == "capacity" or observed.folding.lacks_room
     if full or used >= HIGH * capacity:
         level = "full" if full else "high"
         if _RANKS[level] <= _rank(mark) or _silenced(mark, now):
             return None
-        return _notice(texts.queue_filled(full, used, capacity, now), "queue", level, now)
+        words = texts.queue_filled(full, used, capacity, observed.ingestion.mode, now)
+        return _notice(words, "queue", level, now)
     if _rank(mark) > 0 and used < DRAINED * capacity:
         return _notice(texts.queue_drained(used, capacity, now), "queue", WELL, now, recovery=True)
     return None

@@ -60,7 +60,7 @@ class JournalWorker:
     """Rung when what was in the way may be gone."""
     _began: bool = field(default=False, init=False)
     """Whether the size of the backlog has been told."""
-    _drained: bool = field(default=False, init=False)
+    _reached_end: bool = field(default=False, init=False)
     """Whether a pass has reached the end."""
     _cut_off: int = field(default=0, init=False)
     """Passes in a row that did not."""
@@ -79,11 +79,7 @@ class JournalWorker:
         """For ``/health``."""
         if self._stopped:
             return FoldingStatus("stopped")
-        return FoldingStatus("backing_off" if self._cut_off else "ok")
-
-    def is_drained(self) -> bool:
-        """Whether, since the start, a pass has left nothing that waits."""
-        return self._drained
+        return FoldingStatus("backing_off", self.player.lacks_room) if self._cut_off else FoldingStatus()
 
     def notify(self) -> None:
         """An entry was accepted.  Never waits; many calls are one, and a back-off is not cut short."""
@@ -177,7 +173,7 @@ class JournalWorker:
         else:
             if self._cut_off:
                 log.info("folding goes on after {count} passes that were cut off", count=self._cut_off)
-            self._cut_off, self._drained, self._told = 0, True, None
+            self._cut_off, self._reached_end, self._told = 0, True, None
         if done.taken:
             log.debug(
                 "a pass: folded {folded}, already {already}, unsupported {unsupported}, failed {failed},"
@@ -197,7 +193,7 @@ class JournalWorker:
     async def _tell_late(self, portion: Sequence[Pending]) -> None:
         """Of entries that have waited for long; not of what was there at the start, nor again and again."""
         until = floor(self.now()) - LONG_WAIT
-        if not self._drained or not any(entry.accepted_at <= until for entry in portion):
+        if not self._reached_end or not any(entry.accepted_at <= until for entry in portion):
             return
         if self.clock.seconds() - self._late_told < LATE_QUIET:
             return

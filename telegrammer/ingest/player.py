@@ -21,7 +21,7 @@ from telegrammer.core.folding import (
     outcome_of,
     reason_of,
 )
-from telegrammer.core.problems import MalformedUpdate, UnknownEntry
+from telegrammer.core.problems import CapacityReached, MalformedUpdate, UnknownEntry
 from telegrammer.ingest.ingestor import Ingestor
 from telegrammer.logs import whence
 from telegrammer.ports import Journal
@@ -39,6 +39,8 @@ class Player:
 
     ingestor: Ingestor
     journal: Journal
+    lacks_room: bool = field(default=False, init=False)
+    """The last entry waits for room in the queue."""
     _told: str | None = field(default=None, init=False)
 
     @property
@@ -62,11 +64,11 @@ class Player:
             if isinstance(error, CancelledError) or is_circumstance(error):
                 return self._deferred(entry_id, error)
             return await self._failed(entry_id, error)
-        self._told = None
+        self._told, self.lacks_room = None, False
         return outcome
 
     def _deferred(self, entry_id: int, error: Exception) -> Outcome:
-        why = circumstance_of(error)
+        why, self.lacks_room = circumstance_of(error), isinstance(error, CapacityReached)
         if why != self._told:
             self._told = why
             log.warn("entry {entry} of the journal waits: {why}", entry=entry_id, why=why)
@@ -85,7 +87,7 @@ class Player:
                     what=whence(trouble),
                 )
             return self._deferred(entry_id, trouble)
-        self._told = None
+        self._told, self.lacks_room = None, False
         if isinstance(error, MalformedUpdate):
             log.warn(
                 "update {update_id}, entry {entry} of the journal, cannot be folded: {why}",

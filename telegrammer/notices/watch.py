@@ -17,7 +17,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from telegrammer.core.delivery import QueueCounts
-from telegrammer.core.health import IngestionStatus
+from telegrammer.core.health import FoldingStatus, IngestionStatus
 from telegrammer.core.journal import JournalCounts
 from telegrammer.core.messages import Mark, Message
 from telegrammer.core.notice_texts import Deaths
@@ -68,6 +68,7 @@ class Watch:
     handle: Handle
     recipients: Sequence[str]
     ingestion: Callable[[], IngestionStatus]
+    folding: Callable[[], FoldingStatus]
     counts: Callable[[], Awaitable[QueueCounts]]
     journal: Callable[[], Awaitable[JournalCounts]]
     deaths: Callable[[DeathsWanted], Awaitable[Sequence[Deaths]]]
@@ -139,6 +140,7 @@ class Watch:
             deaths = await self._patiently(lambda: self.deaths(asked)) or ()
         return Observed(
             ingestion=self.ingestion(),
+            folding=self.folding(),
             capacity=self.capacity,
             counts=self._counts,
             journal=self._entries,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.delivery import QueueCounts
-from telegrammer.core.health import IngestionStatus, Reason
+from telegrammer.core.health import FoldingStatus, IngestionStatus, Reason
 from telegrammer.core.journal import JournalCounts
 from telegrammer.core.messages import Mark, Message
 from telegrammer.core.notice_texts import WHAT_TO_DO, Deaths, moment
@@ -20,6 +20,7 @@ from telegrammer.core.notices import DeathsWanted, Notice, Observed, deaths_want
 
 NOW = 1_793_000_000
 POLLING = IngestionStatus(state="polling", last_success_at=NOW)
+LISTENING = evolve(POLLING, state="listening", mode="webhook")
 FAILING = IngestionStatus(state="backing_off", reason="network", consecutive_failures=5)
 SUSPENDED = IngestionStatus(state="suspended", reason="credentials", consecutive_failures=1)
 WELL = Observed(POLLING, 100)
@@ -125,6 +126,16 @@ class IngestionTests(Case):
         self.assertEqual(self.see(1300, ingestion=FAILING), [])
         self.assertEqual(self.see(1301), ["Ingestion has recovered"])
 
+    def test_by_webhook(self) -> None:
+        for reason in get_args(Reason):
+            self.operator = Operator()
+            failing = IngestionStatus("suspended", reason, 5, NOW, mode="webhook")
+            self.assertEqual(self.see(ingestion=failing), [f"Ingestion is suspended: {reason}"])
+            self.assertNotRegex(self.operator.told[0].body, "polled|successful poll|refuses polling")
+            self.assertEqual(self.see(1, ingestion=evolve(LISTENING, state="starting")), [])
+            self.assertEqual(self.see(2, ingestion=evolve(LISTENING, last_success_at=None)), [])
+            self.assertEqual(self.see(3, ingestion=LISTENING), ["Ingestion has recovered"])
+
     def test_every_reason_has_its_advice(self) -> None:
         self.assertEqual(set(WHAT_TO_DO), {None, *get_args(Reason)})
 
@@ -155,6 +166,17 @@ class QueueTests(Case):
             self.fill(0, 98, ingestion=full),
             ["Ingestion is suspended: capacity", "The delivery queue is full"],
         )
+
+    def test_a_message_that_was_pushed_and_does_not_fit(self) -> None:
+        for folding in (FoldingStatus("backing_off"), FoldingStatus("ok")):
+            self.assertEqual(self.see(counts=jobs(50), ingestion=LISTENING, folding=folding), [])
+        lacking = FoldingStatus("backing_off", lacks_room=True)
+        seen = self.see(counts=jobs(50), ingestion=LISTENING, folding=lacking)
+        self.assertEqual(seen, ["The delivery queue is full"])
+        self.assertIn("New messages wait in the journal until there is room.\n", self.operator.told[0].body)
+        self.assertEqual(self.see(1, counts=jobs(50)), ["The delivery queue has drained"])
+        self.see(601, counts=jobs(90), ingestion=LISTENING)
+        self.assertIn("When it is full, new messages wait in the journal.", self.operator.told[-1].body)
 
     def test_it_swings_around_the_border(self) -> None:
         for second in range(0, 7200, 2):

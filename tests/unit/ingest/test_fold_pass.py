@@ -13,6 +13,7 @@ from twisted.logger import LogLevel
 
 from telegrammer.core.delivery import Answered, AttemptResult, Claimed
 from telegrammer.core.folding import Outcome
+from telegrammer.core.health import FoldingStatus
 from telegrammer.core.problems import (
     CapacityReached,
     MalformedUpdate,
@@ -51,7 +52,6 @@ class PassTests(FoldingCase):
         self.assertEqual(done, Outcome(folded=4, unsupported=1, failed=1, jobs=2))
         self.assertEqual(done.taken, 6)
         self.assertEqual(self.fold_pass(), Outcome())
-        self.assertTrue(self.worker.is_drained())
 
     def test_it_ends_at_an_entry_that_stays_pending_and_takes_none_twice(self) -> None:
         entries = [self.enter(group(number, CHAT)) for number in range(1, 8)]
@@ -129,16 +129,20 @@ class PassTests(FoldingCase):
         self.staged.troubles = {entries[1]: CapacityReached()}
         self.assertEqual(self.fold_pass(), Outcome(folded=1, deferred=1))
         self.assertEqual(self.statuses(), {1: "folded", 2: "pending", 3: "pending"})
-        self.assertEqual(self.worker.status().state, "backing_off")
+        self.assertEqual(self.worker.status(), FoldingStatus("backing_off", lacks_room=True))
+        self.staged.troubles = {2: StoreBusy()}
+        self.fold_pass()
+        self.assertEqual(self.worker.status(), FoldingStatus("backing_off"))
         self.staged.troubles = {}
         self.assertEqual(self.fold_pass(), Outcome(folded=2))
-        self.assertEqual(self.worker.status().state, "ok")
+        self.assertEqual(self.worker.status(), FoldingStatus())
         self.assertEqual(
             self.lines(),
             [
                 "3 updates of the journal wait to be folded",
                 "entry 2 of the journal waits: the queue has no room for its message",
-                "folding goes on after 1 passes that were cut off",
+                "entry 2 of the journal waits: the database is busy",
+                "folding goes on after 2 passes that were cut off",
             ],
         )
 
@@ -167,7 +171,7 @@ class PassTests(FoldingCase):
                 self.assertEqual(self.fold_pass(), Outcome())
             self.assertEqual(len(self.lines(level)), 1)
             self.assertEqual(self.worker.status().state, "backing_off")
-        self.assertFalse(self.worker.is_drained())
+        self.assertEqual(self.worker.status().state, "backing_off")
         self.staged_database.read_trouble = None
         self.assertEqual(self.fold_pass(), Outcome(folded=1))
         self.staged_database.read_trouble = problem(StoreBusy)
@@ -185,7 +189,7 @@ class PassTests(FoldingCase):
 
         self.staged.on_fold = trouble
         self.assertEqual(self.fold_pass(), Outcome(folded=3))
-        self.assertFalse(self.worker.is_drained())
+        self.assertEqual(self.worker.status().state, "backing_off")
 
 
 class InterruptedTests(FoldingCase):

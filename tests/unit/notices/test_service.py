@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.delivery import QueueCounts
-from telegrammer.core.health import IngestionStatus, OutboxStatus
+from telegrammer.core.health import FoldingStatus, IngestionStatus, OutboxStatus
 from telegrammer.core.journal import JournalCounts
 from telegrammer.core.problems import AdmissionTimeout, DeliveryFailed
 from telegrammer.notices.carrier import Carrier
@@ -32,6 +32,7 @@ class ServiceTests(SynchronousTestCase):
             handle,
             ("op@example.org",),
             lambda: self.status,
+            FoldingStatus,
             lambda: succeed(QueueCounts()),
             lambda: succeed(JournalCounts()),
             lambda wanted: succeed(()),

@@ -11,7 +11,7 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.delivery import QueueCounts
-from telegrammer.core.health import IngestionStatus
+from telegrammer.core.health import FoldingStatus, IngestionStatus
 from telegrammer.core.journal import JournalCounts
 from telegrammer.core.messages import Mark
 from telegrammer.core.notice_texts import Deaths
@@ -31,6 +31,7 @@ class Case(SynchronousTestCase):
         self.clock = Clock()
         self.file = MemoryFile(self.now)
         self.status = WELL
+        self.folding = FoldingStatus()
         self.counts: Deferred[QueueCounts] | None = None
         self.looks = 0
         self.failed: set[int] = set()
@@ -47,6 +48,7 @@ class Case(SynchronousTestCase):
             Handle(self.file.open),
             ("op@example.org",),
             lambda: self.status,
+            lambda: self.folding,
             self.count,
             self.count_entries,
             self.find_deaths,
