@@ -70,7 +70,7 @@ def outcome_of(folded: Folded) -> Outcome:
             return Outcome(folded=1, jobs=folded.jobs, migrated=folded.migrated)
         case "unsupported":
             return Outcome(unsupported=1)
-        case "already":
+        case _:
             return ALREADY
 
 
