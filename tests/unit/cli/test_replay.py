@@ -180,6 +180,21 @@ class TroubleTests(ReplayCase):
         self.assertIn("already 2,", self.done("replay"))
 
 
+    def test_a_failed_one_that_goes_before_it_is_named(self) -> None:
+        self.push(malformed(1))
+        self.patch(journal, "reason", lambda cursor, entry_id: None)
+        self.assertEqual(self.troubled()[1], "telegrammer: 1 cannot be folded: entry 1\n")
+
+    def test_an_interrupt(self) -> None:
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        self.push(group(1, 5))
+        self.patch(intake, "observation_of", interrupt)
+        self.assertEqual(self.run_main("replay"), (130, "", ""))
+        self.assertEqual(self.statuses(), {1: "pending"})
+
+
 class ChoiceTests(ReplayCase):
     def test_failed_ones(self) -> None:
         self.push(group(1, 5), group(2, 5), group(3, 5))

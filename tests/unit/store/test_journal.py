@@ -302,6 +302,18 @@ class FoldTests(JournalCase):
         )
         self.assertEqual(self.lane(lane), (1, NOW))
 
+    def test_a_job_that_is_there_is_not_doubled(self) -> None:
+        """Should a status ever be set back: the last defence is that a job is unique."""
+        for folded in (1, 2):
+            subscribe(self.connection, self.owner, CHAT, f"http://h/{folded}")
+            self.connection.execute("UPDATE journal SET parse_status = 'pending'")
+            self.connection.execute("UPDATE journal SET subscriptions_until = 99")
+            self.fold(self.enter(group(1, CHAT)) if folded == 1 else 1)
+            self.assertEqual(len(messages(self.connection)), folded)
+        self.connection.execute("UPDATE journal SET parse_status = 'pending'")
+        self.assertEqual(self.fold(1), Folded("folded", 1, jobs=0))
+        self.assertEqual(len(messages(self.connection)), 2)
+
     def test_it_is_background_work_that_waits_so_long(self) -> None:
         begun: list[float | None] = []
 
