@@ -179,7 +179,6 @@ class TroubleTests(ReplayCase):
         self.patch(journal, "kept", then_gone)
         self.assertIn("already 2,", self.done("replay"))
 
-
     def test_a_failed_one_that_goes_before_it_is_named(self) -> None:
         self.push(malformed(1))
         self.patch(journal, "reason", lambda cursor, entry_id: None)
