@@ -88,6 +88,14 @@ class Player:
                 )
             return self._deferred(entry_id, trouble)
         self._told, self.lacks_room = None, False
+        if update_id is None:
+            if not isinstance(error, MalformedUpdate):
+                log.error(
+                    "entry {entry} of the journal is folded, though an unexpected {what} was met",
+                    entry=entry_id,
+                    what=what,
+                )
+            return ALREADY
         if isinstance(error, MalformedUpdate):
             log.warn(
                 "update {update_id}, entry {entry} of the journal, cannot be folded: {why}",
@@ -102,4 +110,4 @@ class Player:
                 entry=entry_id,
                 what=what,
             )
-        return ALREADY if update_id is None else FAILED
+        return FAILED

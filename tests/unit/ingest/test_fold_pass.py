@@ -14,6 +14,7 @@ from twisted.logger import LogLevel
 from telegrammer.core.delivery import Answered, AttemptResult, Claimed
 from telegrammer.core.folding import Outcome
 from telegrammer.core.health import FoldingStatus
+from telegrammer.core.journal import Late
 from telegrammer.core.problems import (
     CapacityReached,
     MalformedUpdate,
@@ -27,6 +28,7 @@ from telegrammer.delivery.dispatcher import Dispatcher
 from telegrammer.ingest.player import Player
 from telegrammer.store.deliveries import SqlDeliveries
 from telegrammer.store.engine import problem
+from telegrammer.store.journal import SqlJournal
 from telegrammer.store.turns import QueueRules
 from tests.support.pushed import group, malformed, person, update
 from tests.support.queue_checks import subscribe
@@ -378,6 +380,14 @@ class LatenessTests(FoldingCase):
         self.fold_pass()
         self.assertEqual(len(self.late()), 2)
         self.assertIn("1 updates", self.late()[1])
+
+    def test_what_another_has_folded_since_the_selection_is_not_late(self) -> None:
+        self.fold_pass()
+        self.enter(group(1, CHAT))
+        self.now += 1000
+        self.patch(SqlJournal, "late", lambda journal, until: succeed(Late()))
+        self.fold_pass()
+        self.assertEqual(self.late(), [])
 
     def test_what_is_folded_in_time_is_not_late(self) -> None:
         self.fold_pass()

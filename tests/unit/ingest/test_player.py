@@ -112,10 +112,12 @@ class PlayerTests(FoldingCase):
     def test_what_another_has_folded_meanwhile_is_no_failure(self) -> None:
         entry = self.enter(group(1, CHAT))
         self.fold(entry)
-        self.staged.troubles = {entry: ZeroDivisionError()}
-        self.assertEqual(self.play(entry), Outcome(already=1))
+        for error, errors in ((MalformedUpdate(1, "odd"), 0), (ZeroDivisionError(), 1)):
+            self.staged.troubles = {entry: error}
+            self.assertEqual(self.play(entry), Outcome(already=1))
+            self.assertEqual(len(self.lines()), errors)
         self.assertEqual(self.statuses(), {1: "folded"})
-        self.assertEqual(len(self.lines(LogLevel.error)), 1)
+        self.assertIn("entry 1 of the journal is folded, though an unexpected ZeroDiv", self.lines()[0])
 
     def test_a_bug_after_the_commit_is_no_failure_of_the_entry(self) -> None:
         def broken() -> None:
