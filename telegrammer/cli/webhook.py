@@ -44,11 +44,8 @@ def delete_webhook(arguments: argparse.Namespace) -> int:
 
 async def deleted(api: Webhooks) -> str:
     """What became of it, in one line; the URL's path and query are nobody's business."""
+    # For the words alone: it is deleted whatever the answer.
     info = await api.get_webhook_info()
-    if not isinstance(info, WebhookInfo):
-        raise NotDeleted(f"which webhook is set could not be learned: {why(info)}")
-    if info.host is None:
-        return "no webhook is set"
     outcome = await api.delete_webhook()
     if isinstance(outcome, Rejected):
         raise NotDeleted(
@@ -56,5 +53,9 @@ async def deleted(api: Webhooks) -> str:
         )
     if not isinstance(outcome, Done):
         raise NotDeleted(f"the webhook may not be deleted: {why(outcome)}")
+    if not isinstance(info, WebhookInfo):
+        return f"webhook deleted; what it was could not be learned: {why(info)}"
+    if info.host is None:
+        return "no webhook is set"
     waiting = counted(info.pending_update_count, "update waits", "updates wait")
     return f"webhook at {info.host} deleted; {waiting} at Telegram"

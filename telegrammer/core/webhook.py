@@ -141,14 +141,18 @@ def judged(info: WebhookInfo, url: str, before: KeeperState, *, accepted: bool) 
     A complaint is news when it is younger than the last one we knew to be over: both are of Telegram's clock,
     which need not be ours.  It tries again within two minutes, so a complaint may well be seen twice.
 
+    The first look comes right after ours was set, and only learns what there was to complain of before: an
+    answer that knows of another URL by then is older than ours.
+
     :param url: ours.
     :param accepted: an update has come since the last look.
     """
+    complaint_at = info.last_error_at or 0
+    if before.complaint_at is None:
+        return Delivering(complaint_at)
     if not same_url(info.url, url):
         return Elsewhere(info.host)
-    complaint_at = info.last_error_at or 0
-    over = before.complaint_at is None or complaint_at <= before.complaint_at
-    if over or accepted or not info.pending_update_count:
+    if complaint_at <= before.complaint_at or accepted or not info.pending_update_count:
         return Delivering(complaint_at)
     return Undelivered(info.last_error or "it does not say why")
 

@@ -189,6 +189,8 @@ class JudgementTests(SynchronousTestCase):
     def test_the_first_look_forgives_what_was_before(self) -> None:
         first = evolve(LISTENING, complaint_at=None)
         self.assertEqual(self.judge(first, 500), Delivering(500))
+        # It comes right after ours was set.
+        self.assertEqual(judged(WebhookInfo(None), URL, first, accepted=False), Delivering(0))
 
     def test_a_younger_complaint(self) -> None:
         before = evolve(LISTENING, complaint_at=500)
