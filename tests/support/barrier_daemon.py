@@ -5,9 +5,9 @@ As ``python -m tests.support.barrier_daemon serve …`` it is ``telegrammer serv
 environment names it says so over an inherited socket and waits there until it is killed or released.  Nothing
 of it is in the product: a connection class that knows the product's statements stands in for the store's own.
 
-The points (`POINTS`): before and after the commit that holds new jobs, an entry of the journal, its fold, a
-claim, a completion, a subscription, or the migration; after each statement of the migration; amid and after
-the backup.
+The points (`POINTS`): before and after the commit that holds new jobs, a cursor, an entry of the journal, its
+fold, a claim, a completion, a subscription, or the migration; after each statement of the migration; amid and
+after the backup.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 from attrs import define, field
 
-from telegrammer.store import engine, intake, journal, pool, subscriptions, turns
+from telegrammer.store import engine, ingestion, intake, journal, pool, subscriptions, turns
 from telegrammer.store.migrations import MIGRATIONS
 from tests.support.daemon import PATIENCE, PYTHON, Daemon
 
@@ -33,6 +33,7 @@ LONGEST = 100.0
 
 FACTS: dict[str, str] = {
     intake.JOBS: "ingest",
+    ingestion.SET_CURSOR: "cursor",
     journal.ENTER: "accept",
     journal.FOLDED: "fold",
     turns.CLAIM: "claim",
