@@ -1,4 +1,4 @@
-"""docs/reliability.md names tests that there are, and leaves no row without one."""
+"""docs/reliability.md and docs/webhook.md name tests that there are, and leave no row without one."""
 
 from __future__ import annotations
 
@@ -51,3 +51,32 @@ class ReliabilityTests(SynchronousTestCase):
     def test_every_area_has_its_cases(self) -> None:
         areas = [cells[0] for section, cells in rows(self.text) if section == "Acceptance"][1:]
         self.assertEqual(list(dict.fromkeys(areas)), AREAS)
+
+
+class WebhookTests(SynchronousTestCase):
+    RULES = "The rules this was built by"
+
+    def setUp(self) -> None:
+        self.text = (ROOT / "docs" / "webhook.md").read_text("utf-8")
+
+    def test_every_test_it_names_exists(self) -> None:
+        cited = CITED.findall(self.text)
+        self.assertGreater(len(cited), 50)
+        self.assertEqual(sorted(set(cited) - {test.node for test in every_test()}), [])
+
+    def test_every_rule_is_shown_or_excused(self) -> None:
+        found = [cells for section, cells in rows(self.text) if section == self.RULES]
+        self.assertEqual(found[0], ["Rule", "Here", "Shown by"])
+        for rule, here, shown in found[1:]:
+            self.assertTrue(here, rule)
+            if shown == "–":
+                self.assertRegex(here, r"\ANot here: ", rule)
+                continue
+            for one in shown.split("<br>"):
+                self.assertRegex(one, rf"\A{CITED.pattern}\Z", rule)
+
+    def test_no_rule_is_left_out(self) -> None:
+        found = [cells[0].split()[0] for section, cells in rows(self.text) if section == self.RULES]
+        lengths = {1: 5, 2: 2, 3: 4, 4: 5, 5: 4, 6: 4, 7: 2, 8: 13, 9: 2, 10: 11}
+        expected = [f"{part}.{rule}" for part, count in lengths.items() for rule in range(1, count + 1)]
+        self.assertEqual([rule for rule in found if rule in expected], expected)
