@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attrs import define, field
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from telegrammer.core.problems import StorageUnavailable
@@ -11,7 +12,9 @@ from telegrammer.ports import Journal
 log = Logger()
 
 INTERVAL = 60.0
-"""Seconds between two rounds, at most."""
+"""Seconds between two rounds."""
+REST_SHARE = 9
+"""So many times as long as a round has taken, at least, is rested after it."""
 
 
 @define(eq=False)
@@ -19,15 +22,20 @@ class JournalKeeping:
     """
     ``round`` is the step of a ``service.Repeating``.
 
-    :param interval: seconds between two rounds.
+    Where bodies go soon, a round looks at all the entries of two days that are kept for their identity.  So
+    one that took its time is followed by a longer rest.
+
+    :param interval: seconds between two rounds, at least.
     """
 
     journal: Journal
+    clock: IReactorTime
     interval: float = INTERVAL
     _failing: bool = field(default=False, init=False)
 
     async def round(self) -> float:
         """Let go of what is kept no longer, and say so where it was not folded; seconds until the next."""
+        began = self.clock.seconds()
         try:
             evicted = await self.journal.let_go()
         except StorageUnavailable as error:
@@ -38,4 +46,4 @@ class JournalKeeping:
         self._failing = False
         if evicted:
             log.warn("{count} failed updates were purged from the journal, too many are kept", count=evicted)
-        return self.interval
+        return max(self.interval, REST_SHARE * (self.clock.seconds() - began))

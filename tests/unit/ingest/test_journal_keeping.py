@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from attrs import evolve
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.logger import LogLevel
 
 from telegrammer.core.problems import StoreBusy
 from telegrammer.ingest.journal_keeping import JournalKeeping
 from telegrammer.store import journal
 from telegrammer.store.engine import problem
+from telegrammer.store.journal import SqlJournal
 from tests.support.pushed import malformed, update
 from tests.unit.ingest.folding_case import FoldingCase
 
@@ -19,7 +20,7 @@ DAY = 86_400
 class KeepingTests(FoldingCase):
     def setUp(self) -> None:
         super().setUp()
-        self.keeping = JournalKeeping(evolve(self.journal, retention=DAY), interval=7)
+        self.keeping = JournalKeeping(evolve(self.journal, retention=DAY), self.clock, interval=7)
 
     def round(self) -> None:
         self.assertEqual(self.successResultOf(Deferred.fromCoroutine(self.keeping.round())), 7)
@@ -65,3 +66,13 @@ class KeepingTests(FoldingCase):
             self.round()
         said = "the journal cannot be tidied, the database is busy"
         self.assertEqual(self.lines(LogLevel.warn), [said, said])
+
+    def test_a_long_round_is_followed_by_a_long_rest(self) -> None:
+        def slow(journal: SqlJournal) -> Deferred[int]:
+            self.clock.advance(times.pop())
+            return succeed(0)
+
+        self.patch(SqlJournal, "let_go", slow)
+        times = [2.0, 0.5]
+        for rest in (7, 18):
+            self.assertEqual(self.successResultOf(Deferred.fromCoroutine(self.keeping.round())), rest)

@@ -98,6 +98,11 @@ class TellingTests(Case):
         self.assertEqual(self.rings, 2)
         self.assertEqual(self.file.rows[0].message.recipients, ("op@example.org",))
 
+    def test_a_message_that_waits_for_room(self) -> None:
+        self.folding = FoldingStatus("backing_off", lacks_room=True)
+        self.round()
+        self.assertEqual(self.file.subjects, ["The delivery queue is full"])
+
     def test_updates_that_failed_once(self) -> None:
         self.failed = {3, 7}
         self.round()
