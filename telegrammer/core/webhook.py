@@ -27,6 +27,12 @@ from telegrammer.core.telegram import BadCredentials, Conflict, Rejected, Webhoo
 CHECK_SECONDS: Final = 60.0
 """From one look at a webhook that is set to the next."""
 
+SOON: Final = 3.0
+"""
+From the first look, which only learns what was before, to the second: by then Telegram has tried to push what
+it has, and whoever just wrote ``--webhook-url`` wants to hear if it cannot.
+"""
+
 # -- what happened ------------------------------------------------------------------------------------
 
 
@@ -91,7 +97,8 @@ def after_step(event: Event, before: KeeperState, jitter: float) -> tuple[Keeper
             # Looked at without a rest: what Telegram complains of by now is of the time before.
             return KeeperState(ask="check", state="listening", is_set=True), 0.0
         case Delivering(complaint_at=complaint_at):
-            return _listening(complaint_at), CHECK_SECONDS
+            rest = SOON if before.complaint_at is None else CHECK_SECONDS
+            return _listening(complaint_at), rest
         case Undelivered():
             return evolve(backing_off(before, "network"), undelivered=True), CHECK_SECONDS
         case Elsewhere():

@@ -69,8 +69,8 @@ class StartTests(SynchronousTestCase):
     def test_identity_then_webhook_then_a_look(self) -> None:
         state, rests = run(KeeperState(), Identified())
         self.assertEqual((*shown(state), rests), ("webhook", "starting", None, 0, [0]))
-        state, rests = run(state, WebhookSet(), Delivering(0))
-        self.assertEqual((state, rests), (LISTENING, [0, 60]))
+        state, rests = run(state, WebhookSet(), Delivering(0), Delivering(0))
+        self.assertEqual((state, rests), (LISTENING, [0, 3, 60]))
 
     def test_failures_to_set_it(self) -> None:
         for event, reason, waits in (

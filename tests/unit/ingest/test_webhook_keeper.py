@@ -77,9 +77,11 @@ class KeeperTestCase(SynchronousTestCase):
         self.api.webhooks.pop().callback(outcome)
 
     def listen(self) -> None:
-        """Up to the rest after the first look."""
+        """Up to the rest after the second look."""
         self.identify()
         self.set(Done())
+        self.look(OURS)
+        self.check_rests(3)
         self.look(OURS)
         self.told()
 
@@ -126,8 +128,8 @@ class StartTests(KeeperTestCase):
             self.told(), ["listening for bot 123456, @x_bot: the webhook is set, on host hooks.example"]
         )
         self.look(OURS)
-        for _ in range(3):
-            self.check_rests(60)
+        for seconds in (3, 60, 60):
+            self.check_rests(seconds)
             self.look(OURS)
         self.check_status("listening")
         self.assertEqual((self.told(), self.api.hooks), ([], [(URL, SECRET)]))
@@ -209,6 +211,19 @@ class StartTests(KeeperTestCase):
         self.assertEqual((self.keeper.status().reason, len(self.told())), ("upstream", 2))
 
 
+class FirstLooksTests(KeeperTestCase):
+    def test_what_was_before_is_forgiven_and_what_comes_is_told_soon(self) -> None:
+        self.identify()
+        self.set(Done())
+        self.look(WebhookInfo("hooks.example", 2, URL, WALL - 500, "Read timeout expired"))
+        self.check_status("listening")
+        self.check_rests(3)
+        self.told()
+        self.look(WebhookInfo("hooks.example", 2, URL, WALL - 499, "Connection refused"))
+        self.check_status("backing_off", "network", 1)
+        self.assertEqual(self.told(), ["Telegram cannot deliver: Connection refused"])
+
+
 class CheckTests(KeeperTestCase):
     def setUp(self) -> None:
         super().setUp()
@@ -243,8 +258,8 @@ class CheckTests(KeeperTestCase):
             self.check_status("backing_off", "network", failures)
             self.check_rests(60)
         self.assertEqual(self.told(), ["Telegram cannot deliver: Connection refused"])
-        # The last success was the look right after the start.
-        self.assertEqual(self.keeper.status().quiet_seconds, self.clock.seconds())
+        # The last success was the second look, 3 s after the start.
+        self.assertEqual(round(self.keeper.status().quiet_seconds), round(self.clock.seconds()) - 3)
 
     def test_an_update_ends_that(self) -> None:
         self.look(WebhookInfo("hooks.example", 2, URL, WALL - 9, "Connection refused"))
