@@ -6,7 +6,8 @@ The map of the house; you may look down, never up, and never into the neighbour'
     cli/  tap.py  demo/              doors to the street
     daemon.py                        one life of the daemon, whichever door it was started by
     app.py                           the one who knows everybody
-    notice_road.py  doors.py         from settings to an outbox and what carries its messages; to listeners
+    notice_road.py  doors.py         from settings to an outbox and what carries its messages; to listeners;
+    state.py                         to a database that is open
     web/ ingest/ delivery/ notices/  rooms, one for each thing the product does
     messaging/                       a library of its own: outbox, e-mail, files
     store/  outbound/                plumbing: threads and sockets

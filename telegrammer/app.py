@@ -14,10 +14,9 @@ import os
 import random
 import time
 from collections.abc import Callable, Mapping
-from secrets import token_urlsafe
 from typing import Any
 
-from attrs import define, field
+from attrs import define
 from twisted.application.service import IService, Service
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -26,7 +25,6 @@ from telegrammer import __version__
 from telegrammer.config import NoticeSettings, Settings
 from telegrammer.core.health import FoldingStatus, IngestionStatus
 from telegrammer.core.subscriptions import SubscriptionLimits
-from telegrammer.core.telegram import Identity
 from telegrammer.delivery.dispatcher import MOST_ASIDE, Dispatcher
 from telegrammer.delivery.housekeeping import Housekeeping, interval
 from telegrammer.doors import doors_of
@@ -47,15 +45,14 @@ from telegrammer.outbound.exchange import api_exchange
 from telegrammer.outbound.resolver import ThreadedResolver, reactor_with_resolver
 from telegrammer.outbound.tls import policy_for_https
 from telegrammer.ports import Now
-from telegrammer.service import OrderedServices, Repeating, SystemdNotifier, Wakeup
+from telegrammer.service import Listeners, OrderedServices, Repeating, SystemdNotifier, Wakeup
+from telegrammer.state import State
 from telegrammer.store.database import Database
 from telegrammer.store.deliveries import SqlDeliveries
 from telegrammer.store.ingestion import SqlIngestion
 from telegrammer.store.journal import SqlJournal
 from telegrammer.store.keys import SqlKeys
 from telegrammer.store.lock import ProcessLock
-from telegrammer.store.migrate import backups
-from telegrammer.store.opening import open_state
 from telegrammer.store.subscriptions import SqlSubscriptions
 from telegrammer.store.turns import QueueRules
 from telegrammer.store.usernames import SqlUsernames
@@ -83,7 +80,7 @@ def build(settings: Settings, reactor: Any, keep_secret: Callable[[str], None]) 
     jitter = random.random
 
     lock = ProcessLock(settings.db)
-    state = _State(settings, now, keep_secret)
+    state = State(settings, now, keep_secret)
     database = Database(settings.db, reactor, settings.durability, state.open)
 
     tls = policy_for_https(settings.ca_file)
@@ -107,7 +104,7 @@ def build(settings: Settings, reactor: Any, keep_secret: Callable[[str], None]) 
     mail_names = ThreadedResolver(reactor, reactor, threads=4)
     sockets = _Sockets(callbacks, (polling, sending), (callback_names, api_names, mail_names))
 
-    rooms, accepted = _Listeners(), _Listeners()
+    rooms, accepted = Listeners(), Listeners()
     deliveries = SqlDeliveries(
         database,
         now,
@@ -252,7 +249,7 @@ def _notices(
     folding: Callable[[], FoldingStatus],
     deliveries: SqlDeliveries,
     journal: SqlJournal,
-    state: _State,
+    state: State,
 ) -> Notices:
     # Late: what mails is a fifth of all there is to import, and most daemons start without it.
     from telegrammer.notice_road import queue_of, road
@@ -283,55 +280,6 @@ def _watchdog_usec(environ: Mapping[str, str]) -> int | None:
     usec = environ.get("WATCHDOG_USEC", "")
     meant = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
     return int(usec) if meant and usec.isascii() and usec.isdecimal() and int(usec) > 0 else None
-
-
-@define(eq=False)
-class _Listeners:
-    """Who is to be told of something; some of them are built after those who tell."""
-
-    _called: list[Callable[[], None]] = field(factory=list, init=False)
-
-    def add(self, listener: Callable[[], None]) -> None:
-        self._called.append(listener)
-
-    def tell(self) -> None:
-        for listener in self._called:
-            listener()
-
-
-@define(eq=False)
-class _State:
-    """What the opening of the database found."""
-
-    settings: Settings
-    now: Now
-    keep_secret: Callable[[str], None]
-    bound: Identity | None = field(default=None, init=False)
-    """The bot the database belongs to, until ``getMe`` tells more."""
-    backups: tuple[str, ...] = field(default=(), init=False)
-    """Names of the backups that migrations, of whatever process, have left beside the database."""
-    webhook_secret: str | None = field(default=None, init=False, repr=False)
-    """What Telegram has to show when it pushes; None before the opening, and when it is polled."""
-
-    def open(self) -> None:
-        opened = open_state(
-            self.settings.db,
-            bot_digits=self.settings.token.bot_id,
-            durability=self.settings.durability,
-            now=self.now,
-            fresh_secret=token_urlsafe(32) if self.settings.ingest == "webhook" else None,
-        )
-        self.webhook_secret = opened.webhook_secret
-        if opened.webhook_secret is not None:
-            self.keep_secret(opened.webhook_secret)
-        self.bound = None if opened.bot_id is None else Identity(opened.bot_id)
-        self.backups = tuple(backup.name for backup in backups(self.settings.db))
-        if opened.created:
-            log.info("new database {path}", path=str(self.settings.db))
-        if opened.recovered.requeued:
-            log.info("{count} deliveries were in flight and go again", count=opened.recovered.requeued)
-        if opened.recovered.rebuilt:
-            log.warn("the lanes contradicted the queue and were made anew")
 
 
 @define(eq=False)

@@ -58,6 +58,20 @@ class Wakeup:
 
 
 @define(eq=False)
+class Listeners:
+    """Who is to be told of something; some of them are built after those who tell."""
+
+    _called: list[Callable[[], None]] = field(factory=list, init=False)
+
+    def add(self, listener: Callable[[], None]) -> None:
+        self._called.append(listener)
+
+    def tell(self) -> None:
+        for listener in self._called:
+            listener()
+
+
+@define(eq=False)
 class Repeating(Service):
     """
     Runs ``step`` until stopped.

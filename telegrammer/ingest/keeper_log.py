@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import define, field
 from twisted.logger import Logger
 
-from telegrammer.core.standing import Identified
+from telegrammer.core.standing import Identified, OtherBot
 from telegrammer.core.telegram import BadCredentials, Identity, Rejected
 from telegrammer.core.webhook import Elsewhere, Event, KeeperState, Undelivered, WebhookSet
 from telegrammer.ingest.trouble_log import code_of, tell_other_bot, tell_refused_token, why_of
@@ -58,13 +58,12 @@ class KeeperLog:
         if news == self._told:
             return
         self._told = news
-        match after.state:
-            case "listening":
-                self._tell_listening(event, identity)
-            case "backing_off":
-                self._tell_backing_off(event, after, rest)
-            case "suspended":
-                self._tell_suspended(event, after)
+        if after.state == "listening":
+            self._tell_listening(event, identity)
+        elif after.state == "backing_off":
+            self._tell_backing_off(event, after, rest)
+        else:
+            self._tell_suspended(event)
 
     def _tell_unknown_question(self) -> None:
         if not self._unknown_told:
@@ -91,8 +90,6 @@ class KeeperLog:
 
     def _tell_backing_off(self, event: Event | None, after: KeeperState, rest: float) -> None:
         match event:
-            case None:
-                pass
             case Undelivered(why=why):
                 log.warn("Telegram cannot deliver: {why}", why=why)
             case Rejected(description=description):
@@ -114,7 +111,7 @@ class KeeperLog:
                     why=why_of(event) or "an answer that does not fit",
                 )
 
-    def _tell_suspended(self, event: Event | None, after: KeeperState) -> None:
+    def _tell_suspended(self, event: Event | None) -> None:
         match event:
             case Elsewhere(host=None):
                 log.error(
@@ -128,9 +125,9 @@ class KeeperLog:
                     doing=DOING,
                     host=host,
                 )
-            case _ if after.reason == "wrong_bot":
+            case OtherBot():
                 tell_other_bot(log, DOING, event)
-            case _ if after.reason == "credentials":
+            case _:
                 tell_refused_token(log, DOING, event)
 
 

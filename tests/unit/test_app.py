@@ -10,10 +10,11 @@ from attrs import evolve
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from telegrammer.app import _State, _watchdog_usec, build
+from telegrammer.app import _watchdog_usec, build
 from telegrammer.config import NoticeSettings, Settings, Token
 from telegrammer.core.problems import StartRefused
 from telegrammer.service import OrderedServices
+from telegrammer.state import State
 from tests.support.directories import temporary_directory
 
 NOTICES = NoticeSettings(
@@ -106,8 +107,8 @@ class StateTests(SynchronousTestCase):
         )
         self.kept: list[str] = []
 
-    def open(self, settings: Settings) -> _State:
-        state = _State(settings, lambda: 1000.0, self.kept.append)
+    def open(self, settings: Settings) -> State:
+        state = State(settings, lambda: 1000.0, self.kept.append)
         self.assertIsNone(state.webhook_secret)
         state.open()
         return state
