@@ -136,6 +136,7 @@ def test_what_was_put_aside_is_delivered_after_an_upgrade(quarantining: Gateway)
     _, body = gateway.api.message(CHAT, "after it")
     [callback] = gateway.receiver.wait_for(1)
     assert callback.body == body
+    assert gateway.daemon.health()["components"]["ingestion"]["reason"] is None, "it holds nothing up"
     status, outcome, err = replay(gateway, "--failed")
     assert (status, outcome) == (1, Outcome(failed=1))
     assert err.startswith(f"telegrammer: 1 cannot be folded: entry 1 (update {bad}: message.chat.id ")

@@ -13,7 +13,7 @@ from twisted.internet.task import Clock
 from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
-from telegrammer.service import OrderedServices, Repeating, SystemdNotifier, Wakeup
+from telegrammer.service import Listeners, OrderedServices, Repeating, SystemdNotifier, Wakeup
 
 
 class WakeupTests(SynchronousTestCase):
@@ -47,6 +47,18 @@ class WakeupTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.wakeup.ring()
         self.successResultOf(self.wakeup.rest(10))
+
+
+class ListenersTests(SynchronousTestCase):
+    def test_all_are_told_also_those_who_came_later(self) -> None:
+        told: list[str] = []
+        listeners = Listeners()
+        tell = listeners.tell
+        tell()
+        listeners.add(lambda: told.append("a"))
+        listeners.add(lambda: told.append("b"))
+        tell()
+        self.assertEqual(told, ["a", "b"])
 
 
 class RepeatingTests(SynchronousTestCase):

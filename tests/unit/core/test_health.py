@@ -136,6 +136,21 @@ class StatusTests(SynchronousTestCase):
         self.check("ok", judged())
         self.check("ok", judged(IngestionStatus()))
         self.check("ok", judged(evolve(POLLING, quiet_seconds=299.9)))
+        self.check("ok", judged(evolve(POLLING, state="listening", mode="webhook")))
+
+    def test_the_mode_is_shown(self) -> None:
+        components = judged(IngestionStatus(state="listening", mode="webhook")).document["components"]
+        assert isinstance(components, dict)
+        self.assertEqual(
+            components["ingestion"],
+            {
+                "mode": "webhook",
+                "state": "listening",
+                "reason": None,
+                "consecutive_failures": 0,
+                "last_success_at": None,
+            },
+        )
 
     def test_degraded_while_anything_is_retried(self) -> None:
         self.check("degraded", judged(evolve(POLLING, state="backing_off", reason="network")))

@@ -478,6 +478,13 @@ class CapacityTests(PollerTestCase):
         self.answer(Batch((Update(5),)), after=0)
         self.check_rests(0.25)
 
+    def test_room_is_no_news_to_what_went_wrong_meanwhile(self) -> None:
+        self.fill()
+        self.check_rests(1)
+        self.poller.notify_room()
+        self.answer(NetworkFailure("x"), after=0)
+        self.check_rests(1)
+
     def test_room_without_need(self) -> None:
         self.poller.notify_room()
         self.answer(NetworkFailure("x"), after=0)

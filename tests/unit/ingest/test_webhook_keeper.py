@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from telegrammer.core.problems import StoreBusy, WrongBot
 from telegrammer.core.telegram import (
     BadCredentials,
+    Conflict,
     Done,
     Identity,
     NetworkFailure,
@@ -168,6 +169,15 @@ class StartTests(KeeperTestCase):
             self.told(), ["Telegram limits our questions about the webhook: the next one in 17 s"]
         )
         self.check_rests(17)
+
+    def test_an_answer_that_does_not_fit(self) -> None:
+        self.identify()
+        self.set(Conflict(webhook=False))
+        self.check_status("backing_off", "upstream", 1)
+        self.assertEqual(
+            self.told(), ["ingestion by webhook backs off (upstream): an answer that does not fit"]
+        )
+        self.check_rests(1)
 
     def test_refused_token(self) -> None:
         self.identify()
