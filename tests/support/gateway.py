@@ -17,7 +17,7 @@ from telegrammer.core.subscriptions import SubscriptionLimits
 from telegrammer.store import subscriptions
 from telegrammer.store.engine import connect, immediate
 from tests.support.bot_api import BotApi
-from tests.support.daemon import PATIENCE, Daemon
+from tests.support.daemon import BOT_ID, PATIENCE, Daemon
 from tests.support.overheard import QUERY
 from tests.support.receiver import Callback, CallbackReceiver
 
@@ -101,6 +101,12 @@ def gateway(state: Path, *arguments: str) -> Iterator[Gateway]:
     ):
         api.pusher.route = lambda: daemon.url
         yield Gateway(api, receiver, daemon)
+
+
+def in_flight(gateway: Gateway) -> set[str]:
+    """The delivery ids of the callbacks that are under way, or were when the daemon was killed."""
+    rows = gateway.query("SELECT subscription_id, epoch, update_id FROM deliveries WHERE state = 'IN_FLIGHT'")
+    return {f"{BOT_ID}-{lane}-{epoch}-{update_id}" for lane, epoch, update_id in rows}
 
 
 def in_order(arrived: Sequence[Callback], expected: Sequence[bytes]) -> list[str]:
