@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from attrs import define, field
@@ -18,6 +19,7 @@ from tests.support.barrier_daemon import barrier
 from tests.support.bot_api import Call, failure
 from tests.support.daemon import PATIENCE, TOKEN
 from tests.support.gateway import CHAT, WEBHOOK, WEBHOOK_URL, Gateway, eventually
+from tests.support.gateway import gateway as gateway_in
 from tests.support.oracle import Oracle
 
 Ingestion = tuple[str, str, object]
@@ -123,29 +125,45 @@ def test_a_webhook_that_telegram_does_not_take(gateway: Gateway) -> None:
     assert len(told) == 1 and "no such host" in told[0]
 
 
-def test_the_webhook_is_deleted_beside_the_daemon(gateway: Gateway) -> None:
-    # The daemon looks right after it has set the webhook, and forgives all; then soon, then once a minute.
-    held = Held(gateway.api._getWebhookInfo)
+def test_what_a_second_look_finds(gateway: Gateway, tmp_path: Path) -> None:
+    """
+    Another than the first, which comes right after the setting and forgives what was before.  Two daemons
+    at once, for it comes some seconds later: the webhook of one is deleted, the other's cannot be called.
+    """
+    deleted = Held(gateway.api._getWebhookInfo)
 
     def first_look(call: Call, wire: socket.socket) -> bool:
-        gateway.api.script("getWebhookInfo", held)
+        gateway.api.script("getWebhookInfo", deleted)
         return gateway.api._getWebhookInfo(call, wire)
 
     gateway.api.script("getWebhookInfo", first_look)
-    gateway.start_with_webhook()
-    held.wait()
-    gateway.api.pusher.pause()
-    for text in ("these two", "wait at Telegram"):
-        gateway.api.message(CHAT, text)
-    done = delete_webhook(gateway)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "webhook at bot.example deleted; 2 updates wait at Telegram\n"
-    held.release()
-    eventually(lambda: ingestion(gateway) == ("webhook", "suspended", "conflict_webhook"))
-    assert gateway.daemon.ask_health().status == 503
-    gateway.daemon.output.wait_for("the webhook was deleted at Telegram")
-    assert gateway.api.webhook == "", "it was not fought for"
-    assert [call.arguments for call in gateway.api.of("deleteWebhook")] == [{}]
+    (tmp_path / "other").mkdir()
+    with gateway_in(tmp_path / "other") as other:
+        route, other.api.pusher.route = other.api.pusher.route, lambda: ""
+        other.api.message(CHAT, "waits")
+        other.start_with_webhook()
+        eventually(lambda: ingestion(other) == ("webhook", "listening", None))
+        gateway.start_with_webhook()
+
+        deleted.wait()
+        gateway.api.pusher.pause()
+        for text in ("these two", "wait at Telegram"):
+            gateway.api.message(CHAT, text)
+        done = delete_webhook(gateway)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == "webhook at bot.example deleted; 2 updates wait at Telegram\n"
+        deleted.release()
+        eventually(lambda: ingestion(gateway) == ("webhook", "suspended", "conflict_webhook"))
+        assert gateway.daemon.ask_health().status == 503
+        gateway.daemon.output.wait_for("the webhook was deleted at Telegram")
+        assert gateway.api.webhook == "", "it was not fought for"
+        assert [call.arguments for call in gateway.api.of("deleteWebhook")] == [{}]
+
+        eventually(lambda: ingestion(other) == ("webhook", "backing_off", "network"))
+        other.daemon.output.wait_for("Telegram cannot deliver: Connection refused")
+        other.api.pusher.route = route
+        eventually(lambda: ingestion(other) == ("webhook", "listening", None))
+        other.daemon.output.wait_for("listening again, after 1 failure")
 
 
 def test_a_token_that_is_refused(gateway: Gateway) -> None:
