@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from telegrammer.cli import webhook
+from telegrammer.cli import checking, webhook
 from telegrammer.cli.webhook import NotDeleted, deleted
 from telegrammer.config import Token
 from telegrammer.core.telegram import (
@@ -107,3 +107,13 @@ class CommandTests(CliCase):
         self.assertIn("api-url: ", typed)
         self.refused("delete-webhook", "--drop-pending-updates", status=2)
         self.assertEqual(self.asked, [])
+
+    def test_check_leaves_the_listener_of_its_own_to_the_daemon(self) -> None:
+        self.patch(checking, "ask_telegram", lambda settings, bound: [])
+        settings = ("--token-file", str(self.token_file), "--port", "0", "--ingest", "webhook")
+        shown = self.done("check", *settings, "--webhook-url", "https://hook.example/")
+        self.assertNotIn("webhook port", shown)
+        own = ("--webhook-url", "https://hook.example/", "--webhook-listen", "tcp:8443")
+        shown = self.done("check", *settings, *own)
+        self.assertIn("skip webhook port: endpoints are opened by the daemon only\n", shown)
+        self.assertNotIn("8443", shown)
