@@ -79,19 +79,22 @@ def plan(
     cursor: Cursor,
     skips: AbstractSet[int],
     *,
+    journaled: AbstractSet[int] = frozenset(),
     quarantine: bool = False,
     restarted: bool = False,
 ) -> Plan:
     """
     Decide what a batch asks of the store.
 
-    Ids below the cursor are replays and ignored, malformed ones as well; one id counts once, and for it a
+    Ids below the cursor are replays and ignored, and so are those that were pushed before, malformed ones as
+    well; one id counts once, and for it a
     well-formed element rather than a malformed one.  A batch whose ids *all* lie more than 1,000 below the
     cursor tells that Telegram restarted its ids (at random after a quiet week): then all of it is new, in
     a new epoch, and the cursor goes down.
 
     :param cursor: the stored one, read in the transaction that will write the plan.
     :param skips: ids the operator marked: a malformed update of such an id is passed over.
+    :param journaled: those of the ids that came by webhook before, in the epoch of the cursor.
     :param quarantine: put other malformed updates aside, in place of holding up the batch.  One without an id
         cannot be: nothing says whether the cursor has passed it.
     :param restarted: by what was pushed before, the ids are known to have been restarted.
@@ -107,7 +110,8 @@ def plan(
         else:
             by_id.setdefault(element.update_id, element)
     reset = nameless is None and bool(by_id) and (restarted or _is_reset(by_id, cursor.next_offset))
-    fresh = sorted(update_id for update_id in by_id if reset or not was_polled(update_id, cursor.next_offset))
+    beyond = [update_id for update_id in by_id if reset or not was_polled(update_id, cursor.next_offset)]
+    fresh = sorted(update_id for update_id in beyond if reset or update_id not in journaled)
     updates: list[Update] = []
     skipped: list[int] = []
     quarantined: list[Malformed] = []
@@ -123,10 +127,10 @@ def plan(
             raise MalformedUpdate(update_id, element.why)
     if nameless is not None:
         raise MalformedUpdate(None, nameless.why)
-    if not fresh:
+    if not beyond:
         return Plan(evolve(cursor, from_head=False), (), replayed=len(by_id))
     return Plan(
-        cursor=Cursor(min(fresh[-1] + 1, HIGHEST_OFFSET), cursor.epoch + 1 if reset else cursor.epoch),
+        cursor=Cursor(min(max(beyond) + 1, HIGHEST_OFFSET), cursor.epoch + 1 if reset else cursor.epoch),
         updates=tuple(updates),
         replayed=len(by_id) - len(fresh),
         reset=reset,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
 
 from attrs import frozen
 from twisted.internet.defer import Deferred
@@ -95,23 +94,18 @@ def accept(
         batch.elements,
         before,
         marks,
+        journaled=_journaled(cursor, before.epoch, batch),
         quarantine=quarantine,
         restarted=before.from_head and _restarted(batch, highest, accepted_at, now),
     )
     epoch = todo.cursor.epoch
-    ids = [update.update_id for update in todo.updates]
-    known = _journaled(cursor, epoch, [*ids, *(each.update_id for each in todo.quarantined)])
     intake = Intake(cursor, max_jobs, now)
     for update in todo.updates:
-        if update.message is not None and update.update_id not in known:
+        if update.message is not None:
             # After a change of the mode: what Telegram could not push may be older than what it could.
             overtaken = highest is not None and update.update_id < highest
             intake.take(update.message, epoch, update.update_id, overtaken=overtaken)
-    quarantined = tuple(
-        quarantine_update(cursor, each, epoch, now)
-        for each in todo.quarantined
-        if each.update_id not in known
-    )
+    quarantined = tuple(quarantine_update(cursor, each, epoch, now) for each in todo.quarantined)
     intake.end()
     if todo.cursor != before:
         moved = todo.cursor.next_offset != before.next_offset
@@ -124,8 +118,8 @@ def accept(
         cursor.execute(DROP_PASSED_MARKS, (todo.cursor.next_offset,))
     return Ingested(
         cursor=todo.cursor,
-        fresh=len(todo.updates) + len(todo.skipped) + len(todo.quarantined) - len(known),
-        replayed=todo.replayed + len(known),
+        fresh=len(todo.updates) + len(todo.skipped) + len(todo.quarantined),
+        replayed=todo.replayed,
         jobs=intake.jobs,
         migrated=intake.migrated,
         reset=todo.reset,
@@ -137,14 +131,18 @@ def accept(
 
 def _restarted(batch: Batch, highest: int | None, accepted_at: int | None, now: int) -> bool:
     """Whether all of the batch tells that the ids were restarted since the last update that was pushed."""
-    ids = [each.update_id for each in batch.elements if each.update_id is not None]
+    ids = _ids(batch)
     quiet = None if accepted_at is None else now - accepted_at
     return bool(ids) and restarts_ids(max(ids), highest, quiet)
 
 
-def _journaled(cursor: sqlite3.Cursor, epoch: int, update_ids: Sequence[int | None]) -> frozenset[int]:
+def _journaled(cursor: sqlite3.Cursor, epoch: int, batch: Batch) -> frozenset[int]:
     """Those of the ids that came by webhook before (contract 8)."""
-    return frozenset(row[0] for row in cursor.execute(KNOWN, (epoch, json.dumps(update_ids))))
+    return frozenset(row[0] for row in cursor.execute(KNOWN, (epoch, json.dumps(_ids(batch)))))
+
+
+def _ids(batch: Batch) -> list[int]:
+    return [each.update_id for each in batch.elements if each.update_id is not None]
 
 
 @frozen

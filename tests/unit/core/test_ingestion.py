@@ -100,6 +100,14 @@ class PlanTests(SynchronousTestCase):
         )
         self.assertEqual(planned, expected)
 
+    def test_what_was_pushed_before(self) -> None:
+        batch = [Malformed(10, "x"), *updates(11, 12, 9)]
+        planned = plan(batch, Cursor(10), NONE, journaled=frozenset({10, 12}))
+        self.assertEqual(planned, Plan(Cursor(13), (Update(11),), replayed=3))
+        # After a restart the same ids are others.
+        planned = plan(updates(7), Cursor(5000), NONE, journaled=frozenset({7}))
+        self.assertEqual(planned, Plan(Cursor(8, 1), (Update(7),), reset=True))
+
     def test_malformed_without_an_id_cannot_be_put_aside(self) -> None:
         nameless = [Malformed(None, "no id"), Malformed(11, "x"), Malformed(None, "another")]
         error = self.assertRaises(MalformedUpdate, plan, nameless, Cursor(10), NONE, quarantine=True)

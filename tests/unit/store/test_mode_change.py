@@ -49,6 +49,19 @@ class PollAfterWebhookTests(ModeCase):
         self.fold(3)
         self.assertEqual(self.owed(), [(0, number) for number in (49, 60, 61, 62, 63, 64, 65)])
 
+    def test_also_one_that_is_malformed(self) -> None:
+        """What the journal holds holds up no batch, nor is it stepped over twice."""
+        entry = self.enter(malformed(60))
+        self.successResultOf(self.journal.fail(entry, "odd"))
+        strict = SqlIngestion(self.database, 10, lambda: self.now)
+        ingested = self.successResultOf(strict.accept(Batch(polled(malformed(60), group(61, CHAT)))))
+        self.assertEqual(ingested, Ingested(Cursor(62, 0), fresh=1, replayed=1, jobs=1))
+
+    def test_when_it_holds_all_of_them_the_cursor_moves(self) -> None:
+        self.push(group(60, CHAT), group(61, CHAT))
+        ingested = self.poll(*polled(group(60, CHAT), group(61, CHAT)))
+        self.assertEqual(ingested, Ingested(Cursor(62, 0), fresh=0, replayed=2, jobs=0))
+
     def test_then_the_cursor_rules_again(self) -> None:
         self.poll(*polled(group(60, CHAT)))
         self.assertEqual(self.cursor(), Cursor(61, 0))
