@@ -90,14 +90,14 @@ def plan(
     well; one id counts once, and for it a
     well-formed element rather than a malformed one.  A batch whose ids *all* lie more than 1,000 below the
     cursor tells that Telegram restarted its ids (at random after a quiet week): then all of it is new, in
-    a new epoch, and the cursor goes down.
+    a new epoch, and the cursor goes down.  In answer to a request without an offset that proves nothing.
 
     :param cursor: the stored one, read in the transaction that will write the plan.
     :param skips: ids the operator marked: a malformed update of such an id is passed over.
     :param journaled: those of the ids that came by webhook before, in the epoch of the cursor.
     :param quarantine: put other malformed updates aside, in place of holding up the batch.  One without an id
         cannot be: nothing says whether the cursor has passed it.
-    :param restarted: by what was pushed before, the ids are known to have been restarted.
+    :param restarted: by what came before, and when, the ids are known to have been restarted.
     :raises MalformedUpdate: a new element is malformed and neither of these; names the lowest such id.
     """
     by_id: dict[int, Update | Malformed] = {}
@@ -109,7 +109,8 @@ def plan(
             by_id[element.update_id] = element
         else:
             by_id.setdefault(element.update_id, element)
-    reset = nameless is None and bool(by_id) and (restarted or _is_reset(by_id, cursor.next_offset))
+    below = not cursor.from_head and bool(by_id) and _is_reset(by_id, cursor.next_offset)
+    reset = nameless is None and bool(by_id) and (restarted or below)
     beyond = [update_id for update_id in by_id if reset or not was_polled(update_id, cursor.next_offset)]
     fresh = sorted(update_id for update_id in beyond if reset or update_id not in journaled)
     updates: list[Update] = []

@@ -38,6 +38,7 @@ KNOWN = """
     SELECT update_id FROM journal WHERE epoch = ? AND update_id IN (SELECT value FROM json_each(?))
 """
 SEEN_BEFORE = "SELECT highest_seen, accepted_at FROM gateway WHERE id = 1"
+"""The highest id that was pushed in this epoch, and the clock at the last update."""
 
 
 def binding(cursor: sqlite3.Cursor) -> int | None:
@@ -96,7 +97,7 @@ def accept(
         marks,
         journaled=_journaled(cursor, before.epoch, batch),
         quarantine=quarantine,
-        restarted=before.from_head and _restarted(batch, highest, accepted_at, now),
+        restarted=_restarted(batch, max(highest or 0, before.next_offset - 1), accepted_at, now),
     )
     epoch = todo.cursor.epoch
     intake = Intake(cursor, max_jobs, now)
@@ -129,8 +130,12 @@ def accept(
     )
 
 
-def _restarted(batch: Batch, highest: int | None, accepted_at: int | None, now: int) -> bool:
-    """Whether all of the batch tells that the ids were restarted since the last update that was pushed."""
+def _restarted(batch: Batch, highest: int, accepted_at: int | None, now: int) -> bool:
+    """
+    Whether all of the batch tells that the ids were restarted since the last update.
+
+    The cursor alone does not know: updates that were pushed have not moved it.
+    """
     ids = _ids(batch)
     quiet = None if accepted_at is None else now - accepted_at
     return bool(ids) and restarts_ids(max(ids), highest, quiet)

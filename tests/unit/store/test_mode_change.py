@@ -117,6 +117,25 @@ class PollAfterWebhookTests(ModeCase):
         # What was seen of the old numbering says nothing of this one.
         self.assertIsNone(self.gateway("highest_seen"))
 
+    def test_ids_that_restart_below_what_was_pushed_and_above_the_cursor(self) -> None:
+        """Which the pushes have not moved: also after the first polls."""
+        self.push(group(9000, CHAT))
+        self.poll()
+        self.assertEqual(self.cursor(), Cursor(50, 0))
+        self.now += QUIET_BEFORE_RESTART
+        ingested = self.poll(*polled(group(5000, CHAT)))
+        self.assertEqual(ingested, Ingested(Cursor(5001, 1), fresh=1, replayed=0, jobs=1, reset=True))
+
+    def test_ids_far_below_the_cursor_prove_nothing_where_no_offset_was_named(self) -> None:
+        """They may be of a batch that was committed, and not confirmed before the mode was changed."""
+        self.connection.execute("UPDATE gateway SET next_offset = 5000")
+        ingested = self.poll(*polled(group(48, CHAT), group(49, CHAT)))
+        self.assertEqual(ingested, Ingested(Cursor(5000, 0), fresh=0, replayed=2, jobs=0))
+        # After a quiet time they do.
+        self.webhook_mode()
+        self.now += QUIET_BEFORE_RESTART
+        self.assertTrue(self.poll(*polled(group(50, CHAT))).reset)
+
     def test_without_the_quiet_time_low_ids_are_what_could_not_be_pushed(self) -> None:
         self.push(group(5000, CHAT))
         self.now += QUIET_BEFORE_RESTART - 1
