@@ -133,9 +133,11 @@ def _identified(before: KeeperState, jitter: float) -> tuple[KeeperState, float]
 
 def after_acceptance(before: KeeperState) -> KeeperState:
     """
-    The state after an update was accepted: it proves that updates come, not that Telegram could be asked, or
-    took the webhook.
+    The state after an update was accepted: it proves that Telegram calls us, whatever it said of our webhook,
+    not that it could be asked, or took the webhook.
     """
+    if before.reason == "conflict_webhook":
+        return _listening(before.complaint_at)
     if before.state != "backing_off":
         return before
     return _listening(before.complaint_at) if before.undelivered else evolve(before, failures=0)
@@ -158,7 +160,8 @@ def judged(info: WebhookInfo, url: str, before: KeeperState, *, accepted: bool) 
     if before.complaint_at is None:
         return Delivering(complaint_at)
     if not same_url(info.url, url):
-        return Elsewhere(info.host)
+        # Only ours has our secret: a call since the last look is younger than this, or the next look tells.
+        return Delivering(before.complaint_at) if accepted else Elsewhere(info.host)
     if complaint_at <= before.complaint_at or accepted or not info.pending_update_count:
         return Delivering(complaint_at)
     return Undelivered(info.last_error or "it does not say why")

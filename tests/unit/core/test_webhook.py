@@ -157,10 +157,13 @@ class AcceptanceTests(SynchronousTestCase):
             self.assertEqual((after.state, after.reason, after.failures), ("backing_off", "network", 0))
             self.assertEqual(run(after, NetworkFailure("x"))[1], [60])
 
-    def test_resumes_nothing(self) -> None:
-        for event in (Elsewhere(None), OtherBot(42, 43)):
-            state, _ = run(LISTENING, event)
-            self.assertEqual(after_acceptance(state), state)
+    def test_shows_that_the_webhook_is_ours(self) -> None:
+        state, _ = run(LISTENING, Elsewhere("other.example"), Elsewhere(None))
+        self.assertEqual(after_acceptance(state), LISTENING)
+
+    def test_resumes_nothing_else(self) -> None:
+        state, _ = run(LISTENING, OtherBot(42, 43))
+        self.assertEqual(after_acceptance(state), state)
         self.assertEqual(after_acceptance(LISTENING), LISTENING)
         self.assertEqual(after_acceptance(KeeperState()), KeeperState())
 
@@ -183,7 +186,9 @@ class JudgementTests(SynchronousTestCase):
 
     def test_others(self) -> None:
         none = WebhookInfo(None)
-        self.assertEqual(judged(none, URL, LISTENING, accepted=True), Elsewhere(None))
+        self.assertEqual(judged(none, URL, LISTENING, accepted=False), Elsewhere(None))
+        # Whoever calls with our secret knows our webhook.
+        self.assertEqual(judged(none, URL, LISTENING, accepted=True), Delivering(0))
         self.assertEqual(self.judge(LISTENING, None, url=URL + "/x"), Elsewhere("hooks.example"))
 
     def test_the_first_look_forgives_what_was_before(self) -> None:
