@@ -123,6 +123,19 @@ def test_what_is_not_taken_is_repeated_later_and_later(api: BotApi, webhook: Web
     assert ask(api, "getWebhookInfo")["last_error_message"] == "Wrong response from the webhook: 404"
 
 
+def test_a_webhook_that_is_set_again_changes_nothing(api: BotApi, webhook: Webhook) -> None:
+    """Neither what is under way nor what waits to be repeated."""
+    answers = [500, 500, 200]
+    webhook.policy = lambda update_id: response(answers.pop(0))
+    set_webhook(api)
+    update_id, _ = api.message(1, "Hello")
+    api.pusher.wait_for_pushes(1, 500)
+    set_webhook(api)
+    api.pusher.wait_for(update_id)
+    assert [push.wait for push in api.pusher.of(update_id)] == [1, 2, None]
+    assert ask(api, "getWebhookInfo")["last_error_message"] == "Wrong response from the webhook: 500"
+
+
 def test_what_is_not_taken_holds_up_its_chat_only(api: BotApi, webhook: Webhook) -> None:
     set_webhook(api)
     bad = api.queue.next_id

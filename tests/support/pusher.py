@@ -103,8 +103,18 @@ class Pusher:
     # -- the webhook -------------------------------------------------------------------------------------
 
     def set(self, url: str, secret: str, max_connections: int = DEFAULT_CONNECTIONS) -> None:
-        """Push to this webhook from now on.  Calls of the one before are torn, and their answers lost."""
+        """
+        Push to this webhook from now on.  Calls of the one before are torn, and their answers lost.
+
+        Set again as it is, nothing changes: what waits to be repeated goes on waiting.
+        """
         with self.changed:
+            if self._pushing and (url, secret, max_connections) == (
+                self.url,
+                self.secret,
+                self.max_connections,
+            ):
+                return
             self._point(url)
             self.secret, self.max_connections, self._pushing = secret, max_connections, True
             if self._feeder is None:
