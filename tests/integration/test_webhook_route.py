@@ -273,6 +273,7 @@ def test_health_answers_amid_a_burst(pushed: Gateway) -> None:
                 peer.sendall(calls(number))
             return [answer for peer in peers for answer in read_answers(read_to_end(peer))]
 
+        burst = time.monotonic()
         pushing = pool.submit(push)
         while not pushing.done():
             began = time.monotonic()
@@ -283,9 +284,11 @@ def test_health_answers_amid_a_burst(pushed: Gateway) -> None:
             time.sleep(0.01)
             late.append(time.monotonic() - ended - 0.01)
         answers = pushing.result()
+        burst = time.monotonic() - burst
     assert [answer.status for answer in answers] == [200] * 100 * each
     assert sorted(telegram.journal()) == list(range(1, 100 * each + 1))
-    most, allowed = percentile(asked, 90), TURNS * max(late)
+    # Whoever asks may have to wait for one update of each connection; and for the machine.
+    most, allowed = percentile(asked, 90), burst / each + TURNS * max(late)
     print(f"{len(asked)} looks at health: p90 {most:.3f} s; allowed for the machine {allowed:.3f} s")
     assert most < HEALTH + allowed, f"health takes {most:.3f} s"
 
