@@ -106,13 +106,16 @@ class _Replay:
         return entry_id
 
     def kept(self, *, failed: bool, since: int) -> Iterator[int]:
-        """Entries by portions, up to the last there is now: what comes later is the worker's."""
+        """By portions, up to the last there is now: what comes later is the worker's."""
         with snapshot(self.connection) as cursor:
             until = journal.last_entry(cursor)
         after = 0
         while True:
             with snapshot(self.connection) as cursor:
-                portion = journal.kept(cursor, after, until, PORTION, failed=failed, since=since)
+                if failed:
+                    portion = journal.failed(cursor, after, until, PORTION)
+                else:
+                    portion = journal.kept(cursor, after, until, PORTION, since)
             yield from portion
             if len(portion) < PORTION:
                 return

@@ -118,7 +118,7 @@ class Intake:
             values = lane_values(epoch, update_id, self.now, chat_id, until)
             if overtaken:
                 self.cursor.execute(LEAD, values)
-            if overtaken or chat_id not in self._awake:
+            if chat_id not in self._awake:
                 self._awake.add(chat_id)
                 self.cursor.execute(WAKE, values)
         if message.migrate_to_chat_id is not None:

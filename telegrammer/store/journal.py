@@ -27,7 +27,7 @@ from telegrammer.store.engine import Transactions
 from telegrammer.store.intake import Intake
 
 STANDING = """
-    SELECT epoch, next_offset, MAX(COALESCE(highest_seen, next_offset - 1), next_offset - 1), accepted_at,
+    SELECT epoch, next_offset, MAX(COALESCE(highest_seen, -1), next_offset - 1), accepted_at,
         received_at, (SELECT COALESCE(MAX(id), 0) FROM subscriptions)
     FROM gateway WHERE id = 1
 """
@@ -177,8 +177,7 @@ LAST = "SELECT COALESCE(MAX(id), 0) FROM journal"
 # The ids are in the order of folding, for received_at never goes back.
 AGAIN = "SELECT id FROM journal WHERE id > ? AND id <= ? AND received_at >= ? ORDER BY id LIMIT ?"
 FAILED_AGAIN = """
-    SELECT id FROM journal
-    WHERE parse_status = 'failed' AND id > ? AND id <= ? AND received_at >= ? ORDER BY id LIMIT ?
+    SELECT id FROM journal WHERE parse_status = 'failed' AND id > ? AND id <= ? ORDER BY id LIMIT ?
 """
 NAMED = "SELECT id FROM journal WHERE id = ?"
 NAMED_BY_UPDATE = "SELECT MAX(id) FROM journal WHERE update_id = ?"
@@ -190,17 +189,18 @@ def last_entry(cursor: sqlite3.Cursor) -> int:
     return int(cursor.execute(LAST).fetchone()[0])
 
 
-def kept(
-    cursor: sqlite3.Cursor, after: int, until: int, limit: int, *, failed: bool = False, since: int = 0
-) -> list[int]:
+def kept(cursor: sqlite3.Cursor, after: int, until: int, limit: int, since: int = 0) -> list[int]:
     """
     Ids of entries, folded or not, in the order of folding, behind ``after`` and up to ``until``.
 
-    :param failed: only those that are failed.
     :param since: only those received then (Unix seconds) or later.
     """
-    rows = cursor.execute(FAILED_AGAIN if failed else AGAIN, (after, until, since, limit))
-    return [entry_id for (entry_id,) in rows]
+    return [entry_id for (entry_id,) in cursor.execute(AGAIN, (after, until, since, limit))]
+
+
+def failed(cursor: sqlite3.Cursor, after: int, until: int, limit: int) -> list[int]:
+    """The same of entries that are failed."""
+    return [entry_id for (entry_id,) in cursor.execute(FAILED_AGAIN, (after, until, limit))]
 
 
 def find(cursor: sqlite3.Cursor, number: int) -> int | None:

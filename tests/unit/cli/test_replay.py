@@ -171,8 +171,8 @@ class TroubleTests(ReplayCase):
         self.done("replay")
         kept = journal.kept
 
-        def then_gone(*arguments: int, **more: int) -> list[int]:
-            found = kept(*arguments, **more)  # type: ignore[arg-type]
+        def then_gone(cursor: sqlite3.Cursor, *arguments: int) -> list[int]:
+            found = kept(cursor, *arguments)
             self.sql("DELETE FROM journal WHERE id = 1")
             return found
 

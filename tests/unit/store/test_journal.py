@@ -18,9 +18,9 @@ from telegrammer.core.problems import (
     UnknownEntry,
 )
 from telegrammer.store.subscriptions import remove
+from tests.support.journal_case import CHAT, NOW, JournalCase
 from tests.support.pushed import group, malformed, messages, person, polled, update
 from tests.support.queue_checks import add_key, subscribe
-from tests.unit.store.journal_case import CHAT, NOW, JournalCase
 
 
 class AcceptTests(JournalCase):
@@ -108,6 +108,9 @@ class OrderTests(JournalCase):
         self.now -= 500
         self.accept(group(2, CHAT))
         self.assertEqual(self.pending()[0].place, Place(NOW, 2))
+        self.poll(*polled(malformed(3)))
+        rows = self.connection.execute("SELECT received_at, accepted_at FROM journal").fetchall()
+        self.assertEqual(rows, [(NOW, NOW), (NOW, NOW - 500), (NOW, NOW - 500)])
 
     @given(
         st.lists(st.integers(-3, 3), min_size=1, max_size=12), st.integers(1, 13), st.sets(st.integers(1, 12))

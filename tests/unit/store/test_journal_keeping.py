@@ -6,8 +6,8 @@ from twisted.internet.defer import Deferred
 
 from telegrammer.store import journal
 from telegrammer.store.journal import IDENTITY_SECONDS, SqlJournal
+from tests.support.journal_case import CHAT, JournalCase
 from tests.support.pushed import group, malformed, polled
-from tests.unit.store.journal_case import CHAT, JournalCase
 
 HOUR, DAY = 3600, 86_400
 

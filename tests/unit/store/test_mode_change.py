@@ -12,9 +12,9 @@ from telegrammer.store import ingestion
 from telegrammer.store.engine import immediate
 from telegrammer.store.ingestion import SqlIngestion
 from telegrammer.store.journal import enter_webhook_mode
+from tests.support.journal_case import CHAT, NOW, JournalCase
 from tests.support.pushed import group, malformed, messages, person, polled, update
 from tests.support.queue_checks import subscribe
-from tests.unit.store.journal_case import CHAT, NOW, JournalCase
 
 
 class ModeCase(JournalCase):
