@@ -22,7 +22,7 @@ from telegrammer.store.engine import PoolRole
 from telegrammer.store.ingestion import SqlIngestion
 from telegrammer.store.journal import SqlJournal
 from tests.support.inline_database import InlineDatabase
-from tests.unit.store.journal_case import JournalCase
+from tests.support.journal_case import JournalCase
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

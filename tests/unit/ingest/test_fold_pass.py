@@ -30,10 +30,10 @@ from telegrammer.store.deliveries import SqlDeliveries
 from telegrammer.store.engine import problem
 from telegrammer.store.journal import SqlJournal
 from telegrammer.store.turns import QueueRules
+from tests.support.journal_case import CHAT, NOW
 from tests.support.pushed import group, malformed, person, update
 from tests.support.queue_checks import subscribe
 from tests.unit.ingest.folding_case import FoldingCase
-from tests.unit.store.journal_case import CHAT, NOW
 
 
 class PassTests(FoldingCase):

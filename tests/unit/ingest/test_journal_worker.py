@@ -12,10 +12,10 @@ from telegrammer.ingest.journal_worker import FoldingService
 from telegrammer.ingest.webhook import WebhookIntake
 from telegrammer.service import OrderedServices
 from telegrammer.store.engine import problem
+from tests.support.journal_case import CHAT
 from tests.support.pushed import group
 from tests.support.queue_checks import subscribe
 from tests.unit.ingest.folding_case import FoldingCase
-from tests.unit.store.journal_case import CHAT
 
 
 class LoopCase(FoldingCase):

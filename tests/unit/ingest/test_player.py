@@ -19,10 +19,10 @@ from telegrammer.core.problems import (
 )
 from telegrammer.ingest import player
 from telegrammer.store.engine import problem
+from tests.support.journal_case import CHAT
 from tests.support.pushed import group, malformed, update
 from tests.support.queue_checks import subscribe
 from tests.unit.ingest.folding_case import FoldingCase
-from tests.unit.store.journal_case import CHAT
 
 CLASSIFIED: tuple[tuple[Exception, Outcome, str, LogLevel], ...] = (
     # A circumstance: it stays as it was.
