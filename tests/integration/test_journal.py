@@ -26,15 +26,16 @@ from telegrammer.store import journal
 from telegrammer.store.engine import connect, immediate
 from telegrammer.store.ingestion import SqlIngestion
 from telegrammer.store.journal import SqlJournal
+from telegrammer.store.opening import connect_for_command
 from telegrammer.store.recovery import violations
 from telegrammer.store.subscriptions import SqlSubscriptions
 from tests.integration.conftest import bounded
-from tests.integration.test_cli import start
+from tests.integration.test_cli import run, start
 from tests.integration.test_database import database
 from tests.support.daemon import PATIENCE
 from tests.support.gateway import CHAT, Gateway, eventually, in_order
 from tests.support.gateway import gateway as gateway_in
-from tests.support.pushed import group, malformed, statuses
+from tests.support.pushed import group, malformed, messages, statuses
 from tests.support.queue_checks import add_key, subscribe
 from tests.support.switching import eager_switching
 
@@ -111,6 +112,35 @@ async def test_the_order_of_commits_is_the_order_of_folding(path: Path, reactor:
         )
         assert [update_id for (update_id,) in made] == [update_id for _, _, update_id in rows]
         assert await service.read(lambda cursor: violations(cursor)) == []
+
+
+# -- the command --------------------------------------------------------------------------------------
+
+
+def test_a_replay_that_is_killed_leaves_whole_entries(tmp_path: Path, path: Path) -> None:
+    """What it had folded is folded, and the next goes on behind it."""
+    with closing(connect_for_command(path, create=True)) as connection:
+        lane = subscribe(connection, add_key(connection, "key"), CHAT)
+        with immediate(connection) as cursor:
+            for update_id in range(3000):
+                journal.accept(cursor, update_id, group(update_id, CHAT), 1_000_000)
+
+        def count(status: str) -> int:
+            return list(statuses(connection).values()).count(status)
+
+        with start(tmp_path, "replay", "--db", str(path)) as command:
+            eventually(lambda: count("folded") > 10)
+            command.kill()
+            command.communicate()
+        done = count("folded")
+        assert 10 < done < 3000
+        assert violations(connection.cursor()) == []
+        assert [job[2] for job in messages(connection)] == list(range(done))
+        status, out, err = run(tmp_path, "replay", "--db", str(path))
+        assert (status, err) == (0, "")
+        assert out.startswith(f"folded {3000 - done}, already {done}, ")
+        assert [job[:3] for job in messages(connection)] == [(lane, 0, number) for number in range(3000)]
+        assert violations(connection.cursor()) == []
 
 
 # -- beside the daemon --------------------------------------------------------------------------------
