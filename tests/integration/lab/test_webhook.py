@@ -82,6 +82,27 @@ def test_acceptance_does_without_the_worker(gateway: Gateway, oracle: Oracle, la
     assert oracle.settle() == []
 
 
+def test_a_queue_that_is_full(gateway: Gateway, oracle: Oracle) -> None:
+    """Acceptance goes on, the journal keeps what does not fit, and it moves up as callbacks are taken."""
+    gateway.daemon.arguments = ("--max-jobs", "5")
+    gateway.receiver.policy = lambda callback: None
+    gateway.start_with_webhook()
+    oracle.subscribe()
+    oracle.messages(30)
+    gateway.api.pusher.wait_for(*(sent.update_id for sent in oracle.sent))
+    eventually(lambda: gateway.query("SELECT count(*) FROM deliveries") == [(5,)])
+    eventually(lambda: gateway.daemon.health()["components"]["journal"]["state"] == "backing_off")
+    report = gateway.daemon.health()
+    assert (report["journal"]["pending"], report["journal"]["failed"]) == (25, 0)
+    assert report["status"] == "degraded"
+    assert oracle.check() == []
+    gateway.receiver.policy = lambda callback: 200
+    for held in gateway.receiver.on(None):
+        held.answer()
+    assert oracle.settle() == []
+    eventually(lambda: gateway.daemon.health()["status"] == "ok")
+
+
 def test_a_stop_amid_a_burst(gateway: Gateway, oracle: Oracle) -> None:
     """What was answered 200 is in the journal, the rest is repeated; no callback comes twice."""
     gateway.start_with_webhook()
