@@ -33,7 +33,7 @@ from telegrammer.core.requests import INT64_MAX
 from telegrammer.ingest.ingestor import Ingestor
 from telegrammer.ingest.player import Player
 from telegrammer.logs import escaped
-from telegrammer.store import journal
+from telegrammer.store import replaying
 from telegrammer.store.engine import snapshot
 from telegrammer.store.ingestion import SqlIngestion
 from telegrammer.store.inline import InlineTransactions
@@ -100,7 +100,7 @@ class _Replay:
     def find(self, number: int) -> int:
         """:raises NotFound: there is none."""
         with snapshot(self.connection) as cursor:
-            entry_id = journal.find(cursor, number)
+            entry_id = replaying.find(cursor, number)
         if entry_id is None:
             raise NotFound(f"the journal has no entry {number}, and none of an update {number}")
         return entry_id
@@ -108,14 +108,14 @@ class _Replay:
     def kept(self, *, failed: bool, since: int) -> Iterator[int]:
         """By portions, up to the last there is now: what comes later is the worker's."""
         with snapshot(self.connection) as cursor:
-            until = journal.last_entry(cursor)
+            until = replaying.last_entry(cursor)
         after = 0
         while True:
             with snapshot(self.connection) as cursor:
                 if failed:
-                    portion = journal.failed(cursor, after, until, PORTION)
+                    portion = replaying.failed(cursor, after, until, PORTION)
                 else:
-                    portion = journal.kept(cursor, after, until, PORTION, since)
+                    portion = replaying.kept(cursor, after, until, PORTION, since)
             yield from portion
             if len(portion) < PORTION:
                 return
@@ -153,7 +153,7 @@ class _Replay:
 
 
 def _why(cursor: sqlite3.Cursor, entry_id: int) -> str:
-    found = journal.reason(cursor, entry_id)
+    found = replaying.reason(cursor, entry_id)
     return f"entry {entry_id}" + ("" if found is None else f" (update {found[0]}: {escaped(str(found[1]))})")
 
 

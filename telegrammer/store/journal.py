@@ -10,7 +10,6 @@ Unix seconds.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
 from math import floor
 
 from attrs import frozen
@@ -25,6 +24,7 @@ from telegrammer.core.updates import read_update
 from telegrammer.ports import Now
 from telegrammer.store.engine import Transactions
 from telegrammer.store.intake import Intake
+from telegrammer.store.journal_keeping import IDENTITY_SECONDS, evict_failed, let_go
 
 STANDING = """
     SELECT epoch, next_offset, MAX(COALESCE(highest_seen, -1), next_offset - 1), accepted_at,
@@ -169,121 +169,6 @@ def counts(cursor: sqlite3.Cursor) -> JournalCounts:
 def late(cursor: sqlite3.Cursor, accepted_until: int) -> Late:
     """Entries that wait since then or longer."""
     return Late(*cursor.execute(LATE, (accepted_until,)).fetchone())
-
-
-# -- to be folded again --------------------------------------------------------------------------------
-
-LAST = "SELECT COALESCE(MAX(id), 0) FROM journal"
-# The ids are in the order of folding, for received_at never goes back.
-AGAIN = "SELECT id FROM journal WHERE id > ? AND id <= ? AND received_at >= ? ORDER BY id LIMIT ?"
-FAILED_AGAIN = """
-    SELECT id FROM journal WHERE parse_status = 'failed' AND id > ? AND id <= ? ORDER BY id LIMIT ?
-"""
-NAMED = "SELECT id FROM journal WHERE id = ?"
-NAMED_BY_UPDATE = "SELECT MAX(id) FROM journal WHERE update_id = ?"
-REASON = "SELECT update_id, reason FROM journal WHERE id = ?"
-
-
-def last_entry(cursor: sqlite3.Cursor) -> int:
-    """The highest id there is; 0 without an entry."""
-    return int(cursor.execute(LAST).fetchone()[0])
-
-
-def kept(cursor: sqlite3.Cursor, after: int, until: int, limit: int, since: int = 0) -> list[int]:
-    """
-    Ids of entries, folded or not, in the order of folding, behind ``after`` and up to ``until``.
-
-    :param since: only those received then (Unix seconds) or later.
-    """
-    return [entry_id for (entry_id,) in cursor.execute(AGAIN, (after, until, since, limit))]
-
-
-def failed(cursor: sqlite3.Cursor, after: int, until: int, limit: int) -> list[int]:
-    """The same of entries that are failed."""
-    return [entry_id for (entry_id,) in cursor.execute(FAILED_AGAIN, (after, until, limit))]
-
-
-def find(cursor: sqlite3.Cursor, number: int) -> int | None:
-    """The entry of this id; if there is none, the latest with this update id; or None."""
-    row = cursor.execute(NAMED, (number,)).fetchone() or cursor.execute(NAMED_BY_UPDATE, (number,)).fetchone()
-    found: int | None = row[0]
-    return found
-
-
-def reason(cursor: sqlite3.Cursor, entry_id: int) -> tuple[int, str | None] | None:
-    """The update id of an entry, and why it is failed; None: it is there no longer."""
-    row: tuple[int, str | None] | None = cursor.execute(REASON, (entry_id,)).fetchone()
-    return row
-
-
-# -- what is kept --------------------------------------------------------------------------------------
-
-IDENTITY_SECONDS = 2 * 86_400
-"""
-How long an entry is known at the least: Telegram repeats an update for a day, and after a change of the mode
-the poller asks as well.
-"""
-MOST_FAILED = 10_000
-"""Failed entries that are kept, for ``replay`` after an upgrade; beyond it the oldest go."""
-PORTION = 500
-"""Entries that one transaction looks at."""
-
-LEAVING = "SELECT id, accepted_at, parse_status, body IS NULL FROM journal WHERE id > ? ORDER BY id LIMIT ?"
-EMPTY = "UPDATE journal SET body = NULL WHERE id = ?"
-REMOVE = "DELETE FROM journal WHERE id = ?"
-EVICT_FAILED = """
-    DELETE FROM journal WHERE id IN (
-        SELECT id FROM journal WHERE parse_status = 'failed' ORDER BY id LIMIT ?)
-"""
-
-
-@frozen
-class LetGo:
-    """What one portion did."""
-
-    reached: int
-    """The last id that was looked at, to go on from; what follows is too young."""
-    finished: bool
-    emptied: int = 0
-    removed: int = 0
-
-
-def let_go(cursor: sqlite3.Cursor, after: int, bodies_before: int, entries_before: int, now: int) -> LetGo:
-    """
-    Let go of folded entries whose time is over, in a portion: of the body first, later of the rest.
-
-    :param bodies_before: ``accepted_at`` below which a folded entry loses its body, and …
-    :param entries_before: … is removed altogether.
-    :param now: what was accepted later came while the clock was wrong: others behind it may be older.
-    """
-    rows = cursor.execute(LEAVING, (after, PORTION)).fetchall()
-    emptied: list[tuple[int]] = []
-    removed: list[tuple[int]] = []
-    for entry_id, accepted_at, status, is_empty in rows:
-        if bodies_before <= accepted_at <= now:
-            return LetGo(after, True, *_let_go(cursor, emptied, removed))
-        after = entry_id
-        if status != "folded" or accepted_at > now:
-            continue
-        if accepted_at < entries_before:
-            removed.append((entry_id,))
-        elif not is_empty:
-            emptied.append((entry_id,))
-    return LetGo(after, len(rows) < PORTION, *_let_go(cursor, emptied, removed))
-
-
-def _let_go(
-    cursor: sqlite3.Cursor, emptied: Sequence[tuple[int]], removed: Sequence[tuple[int]]
-) -> tuple[int, int]:
-    cursor.executemany(EMPTY, emptied)
-    cursor.executemany(REMOVE, removed)
-    return len(emptied), len(removed)
-
-
-def evict_failed(cursor: sqlite3.Cursor) -> int:
-    """Delete some of the oldest failed entries beyond the limit; how many."""
-    excess = cursor.execute(COUNT_FAILED).fetchone()[0] - MOST_FAILED
-    return cursor.execute(EVICT_FAILED, (min(excess, PORTION),)).rowcount if excess > 0 else 0
 
 
 # -- the mode ------------------------------------------------------------------------------------------

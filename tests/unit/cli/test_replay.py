@@ -8,7 +8,7 @@ from contextlib import closing
 
 from telegrammer.cli import replay
 from telegrammer.core.updates import update_id_of
-from telegrammer.store import inline, intake, journal
+from telegrammer.store import inline, intake, journal, replaying
 from telegrammer.store.engine import connect, immediate
 from telegrammer.store.recovery import violations
 from tests.support.pushed import group, malformed, messages, statuses, update
@@ -169,19 +169,19 @@ class TroubleTests(ReplayCase):
     def test_one_that_was_let_go_meanwhile_was_folded(self) -> None:
         self.push(group(1, 5), group(2, 5))
         self.done("replay")
-        kept = journal.kept
+        kept = replaying.kept
 
         def then_gone(cursor: sqlite3.Cursor, *arguments: int) -> list[int]:
             found = kept(cursor, *arguments)
             self.sql("DELETE FROM journal WHERE id = 1")
             return found
 
-        self.patch(journal, "kept", then_gone)
+        self.patch(replaying, "kept", then_gone)
         self.assertIn("already 2,", self.done("replay"))
 
     def test_a_failed_one_that_goes_before_it_is_named(self) -> None:
         self.push(malformed(1))
-        self.patch(journal, "reason", lambda cursor, entry_id: None)
+        self.patch(replaying, "reason", lambda cursor, entry_id: None)
         self.assertEqual(self.troubled()[1], "telegrammer: 1 cannot be folded: entry 1\n")
 
     def test_an_interrupt(self) -> None:

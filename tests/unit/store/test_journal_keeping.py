@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
-from telegrammer.store import journal
-from telegrammer.store.journal import IDENTITY_SECONDS, SqlJournal
+from telegrammer.store import journal_keeping
+from telegrammer.store.journal import SqlJournal
+from telegrammer.store.journal_keeping import IDENTITY_SECONDS
 from tests.support.journal_case import CHAT, JournalCase
 from tests.support.pushed import group, malformed, polled
 
@@ -54,7 +55,7 @@ class KeepingTests(JournalCase):
         self.assertEqual(self.kept(), {1: True, 3: True})
 
     def test_in_portions(self) -> None:
-        self.patch(journal, "PORTION", 3)
+        self.patch(journal_keeping, "PORTION", 3)
         self.push(*(group(number, CHAT) for number in range(10)))
         self.now += 3 * DAY
         self.push(group(10, CHAT))
@@ -77,8 +78,8 @@ class KeepingTests(JournalCase):
         self.assertEqual(self.kept(), {})
 
     def test_failed_ones_up_to_a_bound(self) -> None:
-        self.patch(journal, "MOST_FAILED", 5)
-        self.patch(journal, "PORTION", 2)
+        self.patch(journal_keeping, "MOST_FAILED", 5)
+        self.patch(journal_keeping, "PORTION", 2)
         self.poll(*polled(*(malformed(number) for number in range(12))))
         self.assertEqual(self.keep(HOUR), 7)
         self.assertEqual(list(self.kept()), [7, 8, 9, 10, 11])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from twisted.trial.unittest import SynchronousTestCase
 
 from telegrammer.core.journal import BEGINNING
-from telegrammer.store import ingestion, intake, journal, keys, subscriptions, usernames
+from telegrammer.store import ingestion, intake, journal, journal_keeping, keys, subscriptions, usernames
 from telegrammer.store.engine import immediate
 from tests.support.inline_database import InlineDatabase
 from tests.support.plans import costly_steps, plan_of
@@ -46,7 +46,7 @@ HOT = {
     "entry": journal.ENTRY,
     "folded": journal.FOLDED,
     "failed": journal.FAILED,
-    "leaving": journal.LEAVING,
+    "leaving": journal_keeping.LEAVING,
 }
 COLUMNS = "(received_at, accepted_at, epoch, update_id, subscriptions_until, parse_status, body)"
 ENTRIES = """
