@@ -20,16 +20,21 @@ from telegrammer.store.usernames import observe, observe_late
 EVERYBODY = 2**63 - 1
 """As the highest id of a subscription: all there are."""
 
-ANYBODY = "SELECT 1 FROM subscriptions WHERE chat_id = ? AND retired = 0 AND id <= ? LIMIT 1"
+# Whose a message of the chat is.  Also theirs who moved on from it with their group: the chats of a group
+# are pushed side by side, so what the old one still held may come after the move.
+OWED = """
+    (chat_id = :chat_id AND retired = 0 OR moved_from = :chat_id AND retired = 0) AND id <= :until
+"""
+ANYBODY = f"SELECT 1 FROM subscriptions WHERE {OWED} LIMIT 1"
 # The same body as before, should the row be there: uniqueness is the last defence against a doubled job.
 PAYLOAD = """
     INSERT INTO payloads(epoch, update_id, body, refs) VALUES (?, ?, ?, 0)
     ON CONFLICT(epoch, update_id) DO UPDATE SET refs = refs RETURNING id
 """
-JOBS = """
+JOBS = f"""
     INSERT INTO deliveries(
         subscription_id, key_id, epoch, update_id, payload_id, next_attempt_at, created_at)
-    SELECT id, key_id, ?, ?, ?, ?, ? FROM subscriptions WHERE chat_id = ? AND retired = 0 AND id <= ?
+    SELECT id, key_id, :epoch, :update_id, :payload_id, :now, :now FROM subscriptions WHERE {OWED}
     ON CONFLICT(subscription_id, epoch, update_id) DO NOTHING
 """
 REFER = "UPDATE payloads SET refs = refs + ? WHERE id = ?"
@@ -37,7 +42,7 @@ DROP_UNUSED = "DELETE FROM payloads WHERE id = ? AND refs <= 0"
 # Lanes that were empty.  turn stays: their place among the others is the one they had.  An empty lane with
 # failures lost its last job to a spent budget, at waits_since: the back-off runs from there (contract 6),
 # min(300 s, 2^F) as in core.retry.carried_wait.
-WAKE = """
+WAKE = f"""
     UPDATE lanes SET
         head_id = (SELECT id FROM deliveries WHERE subscription_id = lanes.subscription_id
                    AND epoch = :epoch AND update_id = :update_id),
@@ -45,16 +50,16 @@ WAKE = """
             THEN MAX(:now, MIN(:now, waits_since) + MIN(300, 1 << MIN(fails, 9))) ELSE :now END,
         waits_since = :now
     WHERE head_id IS NULL AND subscription_id IN (
-        SELECT id FROM subscriptions WHERE chat_id = :chat_id AND retired = 0 AND id <= :until)
+        SELECT id FROM subscriptions WHERE {OWED})
 """
 # Lanes whose head is a younger update: updates that are pushed overtake one another.  The lane's wait stays
 # what it is; when a job of it is in flight, the older one goes after that.
-LEAD = """
+LEAD = f"""
     UPDATE lanes SET
         head_id = (SELECT id FROM deliveries WHERE subscription_id = lanes.subscription_id
                    AND epoch = :epoch AND update_id = :update_id)
     WHERE head_id IS NOT NULL AND subscription_id IN (
-            SELECT id FROM subscriptions WHERE chat_id = :chat_id AND retired = 0 AND id <= :until)
+            SELECT id FROM subscriptions WHERE {OWED})
         AND EXISTS (SELECT 1 FROM deliveries head WHERE head.id = lanes.head_id
                     AND (head.epoch, head.update_id) > (:epoch, :update_id))
 """
@@ -62,7 +67,7 @@ ALL_JOBS = "SELECT COUNT(*) FROM deliveries"
 
 
 def lane_values(epoch: int, update_id: int, now: int, chat_id: int, until: int = EVERYBODY) -> dict[str, int]:
-    """The parameters of ``WAKE`` and ``LEAD``."""
+    """The parameters of ``WAKE`` and ``LEAD``, and with ``payload_id`` of ``JOBS``."""
     return {"epoch": epoch, "update_id": update_id, "now": now, "chat_id": chat_id, "until": until}
 
 
@@ -114,8 +119,8 @@ class Intake:
         chat_id = message.chat_id
         if message.migrate_from_chat_id is not None:
             self._move(message.migrate_from_chat_id, chat_id)
-        if self._queue(message, epoch, update_id, until):
-            values = lane_values(epoch, update_id, self.now, chat_id, until)
+        values = lane_values(epoch, update_id, self.now, chat_id, until)
+        if self._queue(message, values):
             if overtaken:
                 self.cursor.execute(LEAD, values)
             if chat_id not in self._awake:
@@ -129,14 +134,13 @@ class Intake:
         if self.evicted:
             drop_drained(self.cursor)
 
-    def _queue(self, message: Message, epoch: int, update_id: int, until: int) -> int:
-        """One job for each subscription of the message's chat; how many."""
-        chat_id = message.chat_id
-        if self.cursor.execute(ANYBODY, (chat_id, until)).fetchone() is None:
+    def _queue(self, message: Message, values: dict[str, int]) -> int:
+        """One job for each subscription that the message is owed to; how many."""
+        if self.cursor.execute(ANYBODY, values).fetchone() is None:
             return 0
-        payload_id = self.cursor.execute(PAYLOAD, (epoch, update_id, message.text)).fetchall()[0][0]
-        values = (epoch, update_id, payload_id, self.now, self.now, chat_id, until)
-        made = self.cursor.execute(JOBS, values).rowcount
+        payload = (values["epoch"], values["update_id"], message.text)
+        payload_id = self.cursor.execute(PAYLOAD, payload).fetchall()[0][0]
+        made = self.cursor.execute(JOBS, {**values, "payload_id": payload_id}).rowcount
         if not made:
             self.cursor.execute(DROP_UNUSED, (payload_id,))
             return 0

@@ -31,7 +31,7 @@ EXISTS = "SELECT 1 FROM subscriptions WHERE id = ?"
 DELETE = "DELETE FROM subscriptions WHERE id = ? AND key_id = ?"
 
 OF_CHAT = "SELECT id, key_id, callback_url FROM subscriptions WHERE chat_id = ? AND retired = 0"
-MOVE = "UPDATE subscriptions SET chat_id = ? WHERE id = ?"
+MOVE = "UPDATE subscriptions SET chat_id = ?, moved_from = ? WHERE id = ?"
 RETIRE = "UPDATE subscriptions SET retired = 1 WHERE id = ?"
 DELETE_DRAINED = """
     DELETE FROM subscriptions
@@ -90,18 +90,18 @@ def move_chat(cursor: sqlite3.Cursor, old: int, new: int) -> int:
     Move the subscriptions of a group to the supergroup it became; how many were moved or absorbed.
 
     Of two that are now equal the older stays; the younger is retired, and gone at once when it has no jobs.
-    A second call finds nobody in the old chat and changes nothing.
+    A second call finds nobody in the old chat and changes nothing.  Who stays is known to have been there.
     """
     moved = cursor.execute(OF_CHAT, (old,)).fetchall() if old != new else []
     for subscription_id, owner, callback_url in moved:
         twin = cursor.execute(EQUAL, (owner, new, callback_url)).fetchone()
+        stays = subscription_id
         if twin is not None:
-            younger = max(subscription_id, twin[0])
+            stays, younger = sorted((subscription_id, twin[0]))
             # First, for two live equals cannot be.
             cursor.execute(RETIRE, (younger,))
             cursor.execute(DELETE_DRAINED, (younger,))
-        if twin is None or subscription_id < twin[0]:
-            cursor.execute(MOVE, (new, subscription_id))
+        cursor.execute(MOVE, (new, old, stays))
     return len(moved)
 
 

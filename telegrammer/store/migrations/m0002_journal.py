@@ -25,6 +25,9 @@ STATEMENTS: tuple[str, ...] = (
         (SELECT COALESCE(MAX(created_at), 0) FROM deliveries))
     WHERE next_offset > 0
     """,
+    # moved_from: the chat before, of one that moved with its group.
+    "ALTER TABLE subscriptions ADD COLUMN moved_from INTEGER",
+    "CREATE INDEX subscriptions_moved ON subscriptions(moved_from) WHERE moved_from IS NOT NULL",
     # subscriptions_until: the highest id of a subscription when the update was received; ids are never
     #   reused, so exactly those up to it are owed its message.
     # body: the last column, for a look at the others reads none of it; NULL once its retention is over, when

@@ -20,7 +20,7 @@ from telegrammer.core.problems import (
 from telegrammer.store.subscriptions import remove
 from tests.support.journal_case import CHAT, NOW, JournalCase
 from tests.support.pushed import group, malformed, messages, person, polled, update
-from tests.support.queue_checks import add_key, subscribe
+from tests.support.queue_checks import add_key, broken, subscribe
 
 
 class AcceptTests(JournalCase):
@@ -394,16 +394,35 @@ class SubscriptionsThenTests(JournalCase):
 
     def test_a_move_pushed_in_either_order(self) -> None:
         to, back = group(1, CHAT, migrate_to_chat_id=-100), group(2, -100, migrate_from_chat_id=CHAT)
-        for order, jobs in (((to, back), 2), ((back, to), 1)):
-            with self.subTest(jobs=jobs):
-                self.setUp()
-                lane = subscribe(self.connection, self.owner, CHAT)
-                folded = self.push(*order)
-                self.assertEqual([each.migrated for each in folded], [1, 0])
-                # The service message of a chat that nobody subscribes any more is owed to nobody.
-                self.assertEqual(sum(each.jobs for each in folded), jobs)
-                chats = self.connection.execute("SELECT id, chat_id, retired FROM subscriptions").fetchall()
-                self.assertEqual(chats, [(lane, -100, 0)])
+        for order in ((to, back), (back, to)):
+            self.setUp()
+            lane = subscribe(self.connection, self.owner, CHAT)
+            folded = self.push(*order)
+            self.assertEqual([each.migrated for each in folded], [1, 0])
+            self.assertEqual([job[:3] for job in messages(self.connection)], [(lane, 0, 1), (lane, 0, 2)])
+            self.assertEqual(self.lane(lane)[0], 1)
+            chats = self.connection.execute("SELECT id, chat_id, retired FROM subscriptions").fetchall()
+            self.assertEqual(chats, [(lane, -100, 0)])
+
+    def test_what_the_old_chat_still_held_is_owed_to_those_who_moved_on(self) -> None:
+        """Telegram pushes the two chats of a group side by side: no message may be lost between them."""
+        for chats in ([CHAT], [CHAT, -100], [-100, CHAT]):
+            self.setUp()
+            # Of two that become equal the older stays; it is owed what either was.
+            stays = [subscribe(self.connection, self.owner, chat) for chat in chats][0]
+            entry = self.enter(group(1, CHAT))
+            self.successResultOf(self.journal.fail(entry, "odd"))
+            self.push(group(5, -100, migrate_from_chat_id=CHAT))
+            stranger = subscribe(self.connection, self.owner, -100, "http://h/new")
+            self.push(group(2, CHAT), group(3, CHAT, migrate_to_chat_id=-100))
+            self.assertEqual(self.fold(entry).jobs, 1)
+            self.assertEqual([job[:3] for job in messages(self.connection)], [
+                (stays, 0, 1), (stays, 0, 2), (stays, 0, 3), (stays, 0, 5),
+            ])  # fmt: skip
+            self.push(group(6, -100))
+            owed = [job[0] for job in messages(self.connection) if job[2] == 6]
+            self.assertEqual(owed, [stays, stranger])
+            self.assertEqual(broken(self.connection), [])
 
 
 class CapacityTests(JournalCase):

@@ -66,11 +66,14 @@ class VersionOneTests(SynchronousTestCase):
             self.before = self.content(connection)
 
     def content(self, connection: sqlite3.Connection) -> dict[str, list[object]]:
-        """The rows of version 1's tables, and of the gateway its columns."""
-        tables = "skip_marks", "keys", "subscriptions", "usernames", "payloads", "deliveries", "lanes"
+        """The rows of version 1's tables, and of those that have grown since its columns."""
+        tables = "skip_marks", "keys", "usernames", "payloads", "deliveries", "lanes"
         found = {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in tables}
         gateway = connection.execute("SELECT id, bot_id, next_offset, epoch, turn FROM gateway")
-        return {**found, "gateway": gateway.fetchall()}
+        subscriptions = connection.execute(
+            "SELECT id, key_id, chat_id, callback_url, created_at, retired FROM subscriptions"
+        )
+        return {**found, "gateway": gateway.fetchall(), "subscriptions": subscriptions.fetchall()}
 
     def open(self, secret: str | None = None) -> Opened:
         return open_state(self.path, bot_digits=42, now=lambda: NOW + 0.75, fresh_secret=secret)
