@@ -8,7 +8,7 @@ from twisted.logger import LogLevel
 
 from telegrammer.core.problems import StoreBusy
 from telegrammer.ingest.journal_keeping import JournalKeeping
-from telegrammer.store import journal
+from telegrammer.store import journal_keeping
 from telegrammer.store.engine import problem
 from telegrammer.store.journal import SqlJournal
 from tests.support.pushed import malformed, update
@@ -49,7 +49,7 @@ class KeepingTests(FoldingCase):
         self.assertEqual(self.statuses(), {1: "failed", 2: "pending"})
 
     def test_failed_ones_that_are_too_many_are_told_of(self) -> None:
-        self.patch(journal, "MOST_FAILED", 1)
+        self.patch(journal_keeping, "MOST_FAILED", 1)
         for number in (1, 2, 3):
             self.enter(malformed(number))
         self.fold_pass()
