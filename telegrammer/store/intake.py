@@ -20,10 +20,12 @@ from telegrammer.store.usernames import observe, observe_late
 EVERYBODY = 2**63 - 1
 """As the highest id of a subscription: all there are."""
 
-# Whose a message of the chat is.  Also theirs who moved on from it with their group: the chats of a group
-# are pushed side by side, so what the old one still held may come after the move.
+# Whose a message of the chat is.  Also theirs who were moved on from it by a younger update: the chats of a
+# group are pushed side by side, so what the old one held may come after the move.
 OWED = """
-    (chat_id = :chat_id AND retired = 0 OR moved_from = :chat_id AND retired = 0) AND id <= :until
+    (chat_id = :chat_id AND retired = 0
+        OR moved_from = :chat_id AND retired = 0 AND (moved_epoch, moved_by) > (:epoch, :update_id))
+    AND id <= :until
 """
 ANYBODY = f"SELECT 1 FROM subscriptions WHERE {OWED} LIMIT 1"
 # The same body as before, should the row be there: uniqueness is the last defence against a doubled job.
@@ -118,7 +120,7 @@ class Intake:
             (observe_late if late else observe)(self.cursor, observed, seen_at)
         chat_id = message.chat_id
         if message.migrate_from_chat_id is not None:
-            self._move(message.migrate_from_chat_id, chat_id)
+            self._move(message.migrate_from_chat_id, chat_id, epoch, update_id)
         values = lane_values(epoch, update_id, self.now, chat_id, until)
         if self._queue(message, values):
             if overtaken:
@@ -127,7 +129,7 @@ class Intake:
                 self._awake.add(chat_id)
                 self.cursor.execute(WAKE, values)
         if message.migrate_to_chat_id is not None:
-            self._move(chat_id, message.migrate_to_chat_id)
+            self._move(chat_id, message.migrate_to_chat_id, epoch, update_id)
 
     def end(self) -> None:
         """When the last has been taken in."""
@@ -166,8 +168,8 @@ class Intake:
             return 0
         return self.cursor.execute(EVICT, (excess,)).rowcount
 
-    def _move(self, old: int, new: int) -> None:
-        moved = move_chat(self.cursor, old, new)
+    def _move(self, old: int, new: int, epoch: int, update_id: int) -> None:
+        moved = move_chat(self.cursor, old, new, epoch, update_id)
         if moved:
             # Lanes have come that may be empty.
             self._awake.discard(new)

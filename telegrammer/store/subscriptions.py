@@ -31,7 +31,9 @@ EXISTS = "SELECT 1 FROM subscriptions WHERE id = ?"
 DELETE = "DELETE FROM subscriptions WHERE id = ? AND key_id = ?"
 
 OF_CHAT = "SELECT id, key_id, callback_url FROM subscriptions WHERE chat_id = ? AND retired = 0"
-MOVE = "UPDATE subscriptions SET chat_id = ?, moved_from = ? WHERE id = ?"
+MOVE = """
+    UPDATE subscriptions SET chat_id = ?, moved_from = ?, moved_epoch = ?, moved_by = ? WHERE id = ?
+"""
 RETIRE = "UPDATE subscriptions SET retired = 1 WHERE id = ?"
 DELETE_DRAINED = """
     DELETE FROM subscriptions
@@ -85,12 +87,13 @@ def remove(cursor: sqlite3.Cursor, owner: int, subscription_id: int) -> bool:
     return cursor.execute(DELETE, (subscription_id, owner)).rowcount == 1
 
 
-def move_chat(cursor: sqlite3.Cursor, old: int, new: int) -> int:
+def move_chat(cursor: sqlite3.Cursor, old: int, new: int, epoch: int, update_id: int) -> int:
     """
     Move the subscriptions of a group to the supergroup it became; how many were moved or absorbed.
 
     Of two that are now equal the older stays; the younger is retired, and gone at once when it has no jobs.
-    A second call finds nobody in the old chat and changes nothing.  Who stays is known to have been there.
+    A second call finds nobody in the old chat and changes nothing.  Of who stays it is kept from where, and
+    by which update: one of the old chat that is older, and comes later, is theirs.
     """
     moved = cursor.execute(OF_CHAT, (old,)).fetchall() if old != new else []
     for subscription_id, owner, callback_url in moved:
@@ -101,7 +104,7 @@ def move_chat(cursor: sqlite3.Cursor, old: int, new: int) -> int:
             # First, for two live equals cannot be.
             cursor.execute(RETIRE, (younger,))
             cursor.execute(DELETE_DRAINED, (younger,))
-        cursor.execute(MOVE, (new, old, stays))
+        cursor.execute(MOVE, (new, old, epoch, update_id, stays))
     return len(moved)
 
 

@@ -25,8 +25,10 @@ STATEMENTS: tuple[str, ...] = (
         (SELECT COALESCE(MAX(created_at), 0) FROM deliveries))
     WHERE next_offset > 0
     """,
-    # moved_from: the chat before, of one that moved with its group.
+    # moved_from: the chat before, of one that moved with its group; by which update.
     "ALTER TABLE subscriptions ADD COLUMN moved_from INTEGER",
+    "ALTER TABLE subscriptions ADD COLUMN moved_epoch INTEGER",
+    "ALTER TABLE subscriptions ADD COLUMN moved_by INTEGER",
     "CREATE INDEX subscriptions_moved ON subscriptions(moved_from) WHERE moved_from IS NOT NULL",
     # subscriptions_until: the highest id of a subscription when the update was received; ids are never
     #   reused, so exactly those up to it are owed its message.
