@@ -29,6 +29,8 @@ def start(gateway: Gateway, mode: str) -> None:
         gateway.daemon.arguments = WEBHOOK
     else:
         gateway.daemon.arguments = ()
+        # What the last one asked for, setWebhook perhaps, is done.
+        gateway.api.wait_until(lambda: gateway.api.connections == 0)
         gateway.api.webhook = ""
     gateway.start()
 
