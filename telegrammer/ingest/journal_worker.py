@@ -174,6 +174,7 @@ class JournalWorker:
             if self._cut_off:
                 log.info("folding goes on after {count} passes that were cut off", count=self._cut_off)
             self._cut_off, self._reached_end, self._told = 0, True, None
+            self.player.reached_end()
         if done.taken:
             log.debug(
                 "a pass: folded {folded}, already {already}, unsupported {unsupported}, failed {failed},"

@@ -34,7 +34,8 @@ class Player:
     """
     Plays entries, one at a time.  Its lines in the log have ids and kinds, never what an update holds.
 
-    A circumstance is told of once, until an entry has got through or it is another.
+    A circumstance is told of once, until it is another or none waits any more: where the queue is full, one
+    entry gets through for each job that leaves, and the next one waits again.
     """
 
     ingestor: Ingestor
@@ -45,8 +46,12 @@ class Player:
 
     @property
     def waits_for(self) -> str | None:
-        """What keeps the entry that was last deferred; None: another has got through since."""
+        """What kept the entry that was last deferred; None: none has waited since the end was reached."""
         return self._told
+
+    def reached_end(self) -> None:
+        """No entry waits any more: what comes next in the way is news."""
+        self._told = None
 
     async def play(self, entry_id: int) -> Outcome:
         """
@@ -64,7 +69,7 @@ class Player:
             if isinstance(error, CancelledError) or is_circumstance(error):
                 return self._deferred(entry_id, error)
             return await self._failed(entry_id, error)
-        self._told, self.lacks_room = None, False
+        self.lacks_room = False
         return outcome
 
     def _deferred(self, entry_id: int, error: Exception) -> Outcome:
@@ -87,7 +92,7 @@ class Player:
                     what=whence(trouble),
                 )
             return self._deferred(entry_id, trouble)
-        self._told, self.lacks_room = None, False
+        self.lacks_room = False
         if update_id is None:
             if not isinstance(error, MalformedUpdate):
                 log.error(

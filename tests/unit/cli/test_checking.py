@@ -111,7 +111,8 @@ class DatabaseTests(DirectoryCase):
     def test_contradictions_are_named(self) -> None:
         self.make_database(
             "INSERT INTO keys VALUES (1, 'n', zeroblob(32), 1, 0)",
-            "INSERT INTO subscriptions VALUES (1, 1, -1, 'http://x/', 1, 0)",
+            "INSERT INTO subscriptions(id, key_id, chat_id, callback_url, created_at)"
+            " VALUES (1, 1, -1, 'http://x/', 1)",
         )
         finding, _ = self.finding()
         self.assertEqual(finding.verdict, "ok")

@@ -59,8 +59,10 @@ class CliCase(SynchronousTestCase):
         """Two dead jobs of subscription 1 and one of subscription 2."""
         self.new_key("owner")
         self.sql(
-            "INSERT INTO subscriptions VALUES (1, 1, -100, 'http://x/?q', 1, 0)",
-            "INSERT INTO subscriptions VALUES (2, 1, -200, 'http://y/', 1, 0)",
+            "INSERT INTO subscriptions(id, key_id, chat_id, callback_url, created_at)"
+            " VALUES (1, 1, -100, 'http://x/?q', 1)",
+            "INSERT INTO subscriptions(id, key_id, chat_id, callback_url, created_at)"
+            " VALUES (2, 1, -200, 'http://y/', 1)",
             "INSERT INTO lanes(subscription_id) VALUES (1), (2)",
             "INSERT INTO payloads VALUES (1, 0, 11, '{}', 2), (2, 0, 12, '{}', 1)",
             f"""

@@ -148,6 +148,20 @@ class PassTests(FoldingCase):
             ],
         )
 
+    def test_a_queue_that_stays_full_is_told_of_once(self) -> None:
+        """However many entries get through meanwhile, one for each job that leaves."""
+        for number in range(1, 21):
+            self.enter(group(number, CHAT))
+        for waits in range(2, 21):
+            self.staged.troubles = {waits: CapacityReached()}
+            self.assertEqual(self.fold_pass(), Outcome(folded=1, deferred=1))
+        self.assertEqual(len(self.lines(LogLevel.warn)), 1)
+        self.staged.troubles = {}
+        self.assertEqual(self.fold_pass(), Outcome(folded=1))
+        self.staged.troubles = {self.enter(group(21, CHAT)): CapacityReached()}
+        self.fold_pass()
+        self.assertEqual(len(self.lines(LogLevel.warn)), 2)
+
     def test_an_entry_that_is_gone_counts_as_folded_by_another(self) -> None:
         # These are not really gone, so they are there again for who selects from the beginning.
         for number in (1, 2, 3, 4):
