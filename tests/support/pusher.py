@@ -79,6 +79,8 @@ class Pusher:
     """Seconds of the test for one of Telegram's waits."""
     answer_within: float = PATIENCE
     """Seconds of the test that an answer may take."""
+    heard: Callable[[Push], None] = lambda push: None
+    """Called after each call of the webhook, before any that comes of it."""
     paused: bool = False
     """Nothing new is pushed meanwhile; see `pause` and `go_on`."""
     url: str = field(default="", init=False)
@@ -299,6 +301,7 @@ class Pusher:
             lane.not_before = now + wait * self.scale
         answer = b"" if reply is None else reply.body
         self.pushes.append(Push(update_id, status, why, wait, began, now, answer))
+        self.heard(self.pushes[-1])
 
     def _connection(self) -> tuple[http.client.HTTPConnection, str]:
         route = self.route()

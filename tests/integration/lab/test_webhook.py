@@ -12,7 +12,7 @@ from tests.support.gateway import CHAT, WEBHOOK_URL, Gateway, eventually
 from tests.support.lab import FULL, full_only, repetitions
 from tests.support.lame_daemon import Lameness, lame_worker
 from tests.support.oracle import Oracle
-from tests.support.pusher import SECRET
+from tests.support.pusher import SECRET, Push
 from tests.support.wire import connect, read_answers, read_to_end
 
 
@@ -111,13 +111,19 @@ def test_a_stop_amid_a_burst(gateway: Gateway, oracle: Oracle) -> None:
         oracle.subscribe(f"/{number}", CHAT + number)
     for stop in range(repetitions(1, 20)):
         before = len(pusher.confirmed)
+
+        def heard(push: Push, last: int = before + 100) -> None:
+            if push.status == 200 and len(pusher.confirmed) == last:
+                gateway.daemon.send(signal.SIGTERM)
+
+        pusher.heard = heard
         pusher.pause()
         for number in range(600):
             oracle.message(f"stop {stop}, message {number}", CHAT + number % 40)
         pusher.go_on()
         pusher.wait_for_count(before + 100)
         began = time.monotonic()
-        assert gateway.daemon.stop() == 0
+        assert gateway.daemon.wait() == 0
         assert time.monotonic() - began < 5
         assert len(pusher.confirmed) < before + 600, "the burst was over before the stop"
         assert oracle.check() == []
