@@ -11,9 +11,9 @@ from urllib.request import urlopen
 
 from twisted.internet.defer import Deferred, gatherResults
 
+from benchmarks.callers import Tally, pushed
 from benchmarks.daemon import daemon
 from benchmarks.harness import KEY, Figure, State, at_most, middle, pause, peer, state
-from benchmarks.peers import Tally, pushed
 from telegrammer.core.subscriptions import SubscriptionLimits
 from telegrammer.store import journal, subscriptions
 from telegrammer.store.database import Database
