@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from pytest import TempPathFactory as Factory
 
+from tests.support.clock_shift import HOUR, YEAR, ClockShift, needs_shifted_clock
 from tests.support.daemon import PATIENCE
 from tests.support.gateway import CHAT, WEBHOOK_URL, Gateway, eventually
+from tests.support.held import Held
 from tests.support.lab import FULL, full_only, repetitions
 from tests.support.lame_daemon import Lameness, lame_worker
 from tests.support.oracle import Oracle
@@ -80,6 +84,44 @@ def test_acceptance_does_without_the_worker(gateway: Gateway, oracle: Oracle, la
     gateway.start_with_webhook()
     gateway.daemon.output.wait_for("5 updates of the journal wait to be folded", after=seen)
     assert oracle.settle() == []
+
+
+@needs_shifted_clock
+def test_a_clock_that_is_set_between_two(gateway: Gateway, oracle: Oracle, tmp_path_factory: Factory) -> None:
+    """The order of acceptance stays the order of folding, and no clock raises the epoch by itself."""
+    clock = ClockShift(tmp_path_factory.mktemp("clock") / "shift")
+    gateway.daemon.environment = clock.environment
+    with lame_worker(gateway.daemon, "hangs"):
+        gateway.start_with_webhook()
+        oracle.subscribe()
+        for shift in (0, -YEAR, HOUR, 0, YEAR, -HOUR):
+            clock.set(shift)
+            oracle.messages(3, f"by {shift}")
+            gateway.api.pusher.wait_for(*(sent.update_id for sent in oracle.sent))
+        assert gateway.daemon.stop() == 0
+    clock.set(0)
+    entries = gateway.query("SELECT received_at, update_id, epoch FROM journal ORDER BY received_at, id")
+    assert [entry[1:] for entry in entries] == [(sent.update_id, 0) for sent in oracle.sent]
+    gateway.start_with_webhook()
+    assert oracle.settle() == []
+    clock.tidy(gateway.daemon.process.pid)
+
+
+def test_the_route_takes_no_turn(gateway: Gateway, oracle: Oracle) -> None:
+    """While every worker waits for Telegram and the next caller is refused, updates are taken."""
+    gateway.daemon.arguments = ("--http-workers", "1", "--http-queue", "0")
+    gateway.start_with_webhook()
+    oracle.subscribe()
+    held = Held(gateway)
+    gateway.api.fallback["sendMessage"] = held
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(gateway.daemon.request, "POST", "/send", {"chat_id": CHAT, "text": "Hello"})
+        gateway.api.wait_until(lambda: held.under_way == 1)
+        assert gateway.daemon.request("POST", "/send", {"chat_id": CHAT, "text": "too"}).status == 503
+        oracle.messages(3)
+        assert oracle.settle() == []
+        held.let_go()
+        assert sending.result().status == 200
 
 
 def test_a_queue_that_is_full(gateway: Gateway, oracle: Oracle) -> None:
