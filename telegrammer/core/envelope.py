@@ -181,9 +181,9 @@ def setting_outcome(
     redact: Callable[[str], str] = str,
 ) -> SettingOutcome:
     """What an answer to ``setWebhook`` or ``deleteWebhook`` means; parameters as in `sent_outcome`."""
-    # Their result is a bare true, which stands in no object.
+    # Their result is a bare true.  It tells nothing that "ok" does not, and some servers leave it out.
     envelope = read_envelope(body, read_value)
-    if envelope is not None and succeeded(status, envelope) and envelope.result is True:
+    if envelope is not None and succeeded(status, envelope) and envelope.result is not False:
         return Done()
     if envelope is not None and _code(status, envelope) in (400, 403):
         return _rejected(envelope, redact)
