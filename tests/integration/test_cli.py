@@ -326,3 +326,31 @@ def test_an_interrupt_is_quiet(tmp_path: Path, api: BotApi) -> None:
             released.append(True)
             api.changed.notify_all()
     assert (process.returncode, err) == (130, "")
+
+
+INTERRUPTED_IMPORT = """
+import builtins, os, signal
+imported = builtins.__import__
+
+def interrupted(name, *arguments, **options):
+    if name == "telegrammer.cli.arguments" and AT_ONCE:
+        os.kill(os.getpid(), signal.SIGINT)
+    return imported(name, *arguments, **options)
+
+builtins.__import__ = interrupted
+import telegrammer.cli
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+"""
+
+
+@pytest.mark.parametrize(("at_once", "status"), ((True, -signal.SIGINT), (False, 0)))
+def test_an_interrupt_before_the_command_has_begun(at_once: bool, status: int) -> None:
+    """The process ends, and no traceback tells of it; later the command ends in its own order."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"AT_ONCE = {at_once}\n{INTERRUPTED_IMPORT}"],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert (done.returncode, done.stderr) == (status, "")
