@@ -7,18 +7,23 @@ is wrong.  Nothing here prints a key, a token, a payload or a callback's query, 
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-# An interrupt while there is nothing yet that could end in good order ends the process, without a traceback.
-_meant = (
-    threading.current_thread() is threading.main_thread()
-    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-)
-if _meant:
+
+@contextmanager
+def _interrupt_ends_at_once() -> Iterator[None]:
+    """While there is nothing yet that could end in good order: the process ends, without a traceback."""
+    python_s = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not python_s or threading.current_thread() is not threading.main_thread():
+        yield
+        return
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-from telegrammer.cli.main import main  # noqa: E402
-
-if _meant:
+    yield
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+with _interrupt_ends_at_once():
+    from telegrammer.cli.main import main
 
 __all__ = ["main"]

@@ -14,6 +14,7 @@ from telegrammer.config.commands import (
 from telegrammer.config.flags import is_flag, separate_unknown
 from telegrammer.config.loading import load
 from telegrammer.config.notices import NOTICES
+from telegrammer.config.parsers import WEBHOOK_PATH
 from telegrammer.config.table import BY_NAME, SETTINGS, Setting
 from telegrammer.config.values import NoticeSettings, Settings, Token
 
@@ -21,6 +22,7 @@ __all__ = [
     "BY_NAME",
     "NOTICES",
     "SETTINGS",
+    "WEBHOOK_PATH",
     "NoticeSettings",
     "Setting",
     "Settings",

@@ -16,9 +16,11 @@ from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from telegrammer.core.health import IngestionMode, IngestionStatus
 from telegrammer.core.problems import StorageUnavailable
-from telegrammer.core.standing import Crashed, StorageFailed
+from telegrammer.core.standing import Crashed, Standing, StorageFailed
 from telegrammer.logs import whence
+from telegrammer.ports import Now
 from telegrammer.service import Repeating, Wakeup
 
 log = Logger()
@@ -39,7 +41,11 @@ class Asking:
 
     doing: str
     clock: IReactorTime
+    now: Now
     stopped: bool = field(default=False, init=False)
+    _last_success_at: int | None = field(default=None, init=False)
+    _quiet_since: float = field(init=False)
+    """The last success, or the start (monotonic)."""
     _ended: float = field(init=False)
     """When the last step ended (monotonic), as the next."""
     _due: float = field(init=False)
@@ -49,7 +55,18 @@ class Asking:
     _stepping: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._ended = self._due = self.clock.seconds()
+        self._ended = self._due = self._quiet_since = self.clock.seconds()
+
+    def status(self, standing: Standing, mode: IngestionMode) -> IngestionStatus:
+        """How it does, for ``/health``."""
+        return IngestionStatus(
+            state="stopped" if self.stopped else standing.state,
+            reason=standing.reason,
+            consecutive_failures=standing.failures,
+            last_success_at=self._last_success_at,
+            quiet_seconds=self.clock.seconds() - self._quiet_since,
+            mode=mode,
+        )
 
     def left(self, *, woken: bool = False) -> float:
         """
@@ -115,9 +132,15 @@ class Asking:
             self._crash = what
             log.error("{doing} met an unexpected {what}", doing=self.doing, what=what)
 
+    def heard(self) -> None:
+        """Updates came, or could have come: a success."""
+        self._last_success_at = int(self.now())
+        self._quiet_since = self.clock.seconds()
+
     def succeeded(self) -> None:
-        """Whatever crashed before is over."""
+        """The same of a step: whatever crashed before is over."""
         self._crash = None
+        self.heard()
 
     def stop(self) -> None:
         """Give up the request in hand, if it is one that may be; take no other step."""

@@ -66,7 +66,7 @@ class Player:
         except UnknownEntry:
             raise
         except Exception as error:
-            if isinstance(error, CancelledError) or is_circumstance(error):
+            if _passes(error):
                 return self._deferred(entry_id, error)
             return await self._failed(entry_id, error)
         self.lacks_room = False
@@ -85,7 +85,7 @@ class Player:
             update_id = await self.journal.fail(entry_id, reason_of(error))
         except Exception as trouble:
             # Nothing was written, so it is what it was.
-            if not (isinstance(trouble, CancelledError) or is_circumstance(trouble)):
+            if not _passes(trouble):
                 log.error(
                     "entry {entry} of the journal could not be marked as failed: an unexpected {what}",
                     entry=entry_id,
@@ -116,3 +116,8 @@ class Player:
                 what=what,
             )
         return FAILED
+
+
+def _passes(error: Exception) -> bool:
+    """Is it a circumstance?  So is being cancelled, which the core knows nothing of."""
+    return isinstance(error, CancelledError) or is_circumstance(error)

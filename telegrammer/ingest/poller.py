@@ -53,14 +53,11 @@ class Poller:
     _state: PollState = field(factory=PollState, init=False)
     _cursor: Cursor | None = field(default=None, init=False)
     """As committed; None: to be read from the store."""
-    _last_success_at: int | None = field(default=None, init=False)
-    _quiet_since: float = field(init=False)
     _woken: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._asking = Asking("polling", self.clock)
+        self._asking = Asking("polling", self.clock, self.now)
         self._identification = Identification(self.api, self.ingestion, self.token_bot_id)
-        self._quiet_since = self.clock.seconds()
 
     def service(self) -> AskingService:
         """Polls from its start to its stop."""
@@ -70,13 +67,7 @@ class Poller:
 
     def status(self) -> IngestionStatus:
         """How polling does, for ``/health``."""
-        return IngestionStatus(
-            state="stopped" if self._asking.stopped else self._state.state,
-            reason=self._state.reason,
-            consecutive_failures=self._state.failures,
-            last_success_at=self._last_success_at,
-            quiet_seconds=self.clock.seconds() - self._quiet_since,
-        )
+        return self._asking.status(self._state, "poll")
 
     def identity(self) -> Identity | None:
         """The bot, once ``getMe`` has named the one that token and database are of."""
@@ -153,10 +144,8 @@ class Poller:
             return StorageFailed(unforeseen=True, why="ingesting a batch crashed")
         self._cursor = done.cursor
         self._asking.succeeded()
-        ended = self.clock.seconds()
-        self._quiet_since = ended
-        self._last_success_at = int(self.now())
-        return polling.Committed(fresh=done.fresh, received=len(batch.elements), seconds=ended - began)
+        seconds = self.clock.seconds() - began
+        return polling.Committed(fresh=done.fresh, received=len(batch.elements), seconds=seconds)
 
     def _settle(self, event: Event) -> float:
         before = self._state

@@ -49,14 +49,11 @@ class WebhookKeeper:
     _state: KeeperState = field(factory=KeeperState, init=False)
     _accepted: bool = field(default=False, init=False)
     """An update has come since the last look at the webhook."""
-    _last_success_at: int | None = field(default=None, init=False)
-    _quiet_since: float = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._asking = Asking(DOING, self.clock)
+        self._asking = Asking(DOING, self.clock, self.now)
         self._identification = Identification(self.api, self.ingestion, self.token_bot_id)
         self._log = KeeperLog(urlsplit(self.url).hostname or "unknown")
-        self._quiet_since = self.clock.seconds()
 
     def service(self) -> AskingService:
         """Keeps the webhook from its start to its stop."""
@@ -66,14 +63,7 @@ class WebhookKeeper:
 
     def status(self) -> IngestionStatus:
         """How ingestion does, for ``/health``."""
-        return IngestionStatus(
-            state="stopped" if self._asking.stopped else self._state.state,
-            reason=self._state.reason,
-            consecutive_failures=self._state.failures,
-            last_success_at=self._last_success_at,
-            quiet_seconds=self.clock.seconds() - self._quiet_since,
-            mode="webhook",
-        )
+        return self._asking.status(self._state, "webhook")
 
     def identity(self) -> Identity | None:
         """The bot, once ``getMe`` has named the one that token and database are of."""
@@ -86,7 +76,7 @@ class WebhookKeeper:
     def note_accepted(self) -> None:
         """An update was accepted: a success, whatever Telegram complained of before."""
         self._accepted = True
-        self._succeeded()
+        self._asking.heard()
         before, self._state = self._state, after_acceptance(self._state)
         if self._state.state != before.state:
             self._log.tell(None, before, self._state, 0.0, self.identity())
@@ -128,11 +118,6 @@ class WebhookKeeper:
         self._state, rest = after_step(event, before, self.jitter())
         if self._state.state == "listening" and self._state.refused_check is None:
             self._asking.succeeded()
-            self._succeeded()
         self._asking.rests(rest)
         self._log.tell(event, before, self._state, rest, self.identity())
         return rest
-
-    def _succeeded(self) -> None:
-        self._last_success_at = int(self.now())
-        self._quiet_since = self.clock.seconds()

@@ -19,6 +19,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 
+from telegrammer.config import WEBHOOK_PATH
 from telegrammer.core.problems import StorageUnavailable
 from telegrammer.ports import UpdateIntake
 from telegrammer.web import responses
@@ -28,7 +29,6 @@ from telegrammer.web.responses import ResponseHead, put_head
 from telegrammer.web.screen import Area
 from telegrammer.web.shield import shielded
 
-PATH: Final = "/telegram/webhook"
 BODY_BYTES: Final = 1024 * 1024
 """The largest body of a push."""
 
@@ -68,11 +68,11 @@ class Webhook:
             self.app.url_map,
             WebhookSecret(secret),
             BODY_BYTES,
-            immediate=frozenset({PATH}),
+            immediate=frozenset({WEBHOOK_PATH}),
             json_only=False,
         )
 
-    @app.route(PATH, methods=["POST"])
+    @app.route(WEBHOOK_PATH, methods=["POST"])
     async def push(self, request: Pushed) -> bytes:
         accepting = self.intake.accept(request.content.read())
         await shielded("pushed update", accepting, request.hold_turn)
