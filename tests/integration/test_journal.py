@@ -226,3 +226,25 @@ def test_the_command_and_the_daemon_go_in_order_together(quarantining: Gateway) 
     expected = [body[body.index(b'"message":') + 10 : -1] for body in sound]
     assert in_order(gateway.receiver.wait_for(len(sound)), expected) == []
     assert replay(gateway)[1] == Outcome(already=len(sound), failed=len(bodies) - len(sound))
+
+
+def test_the_text_of_what_is_folded_is_kept_for_its_retention(tmp_path: Path) -> None:
+    """Its identity for longer, so that a repeat makes no second job; a failed one keeps its text."""
+    with gateway_in(tmp_path, "--journal-retention", "1s") as gateway:
+        gateway.start_with_webhook()
+        gateway.subscribe()
+        update_id, body = gateway.api.message(CHAT, "once")
+        bad = gateway.api.push(b'"message":{"chat":{"id":0,"type":"group"}}')
+        gateway.receiver.wait_for(1)
+        kept = "SELECT update_id, parse_status, body IS NOT NULL FROM journal ORDER BY id"
+        eventually(lambda: gateway.query(kept) == [(update_id, "folded", 0), (bad, "failed", 1)])
+        repeat = b'{"update_id":%d,"message":%b}' % (update_id, body)
+        assert gateway.api.pusher.call(repeat).status == 200
+        assert replay(gateway, "--since", "0") == (
+            1,
+            Outcome(already=1, failed=1),
+            f"telegrammer: 1 cannot be folded: entry 2 (update {bad}: message.chat.id is not a 64-bit integer"
+            " other than 0)\n",
+        )
+        _, last = gateway.api.message(CHAT, "and then")
+        assert [callback.body for callback in gateway.receiver.wait_for(2)] == [body, last]

@@ -136,6 +136,18 @@ def test_an_outage_and_its_end_through_kills(gateway: Gateway) -> None:
     assert gateway.daemon.stop() == 0
 
 
+def test_an_update_that_was_put_aside(gateway: Gateway) -> None:
+    """Health and a notice say so, and it holds nobody up (contract 8)."""
+    subjects = by_file(gateway)
+    gateway.daemon.arguments = (*gateway.daemon.arguments, "--on-malformed", "quarantine")
+    gateway.start()
+    gateway.api.push(b'"message":{"chat":{"id":0,"type":"group"}}')
+    eventually(lambda: subjects() == ["1 update from Telegram cannot be understood"])
+    report = gateway.daemon.health()
+    assert (report["status"], report["journal"]["failed"]) == ("ok", 1)
+    assert report["components"]["ingestion"]["reason"] is None
+
+
 def test_daemons_of_two_bots_share_an_outbox(gateway: Gateway, tmp_path: Path) -> None:
     """What the one has told is no news of the other: it neither ends it nor silences its own."""
     subjects = by_file(gateway)
