@@ -87,10 +87,10 @@ def plan(
     Decide what a batch asks of the store.
 
     Ids below the cursor are replays and ignored, and so are those that were pushed before, malformed ones as
-    well; one id counts once, and for it a
-    well-formed element rather than a malformed one.  A batch whose ids *all* lie more than 1,000 below the
-    cursor tells that Telegram restarted its ids (at random after a quiet week): then all of it is new, in
-    a new epoch, and the cursor goes down.  In answer to a request without an offset that proves nothing.
+    well; one id counts once, and for it a well-formed element rather than a malformed one.  A batch whose ids
+    *all* lie more than 1,000 below the cursor tells that Telegram restarted its ids (at random after a quiet
+    week): then all of it is new, in a new epoch, and the cursor goes down.  In answer to a request without an
+    offset that proves nothing.
 
     :param cursor: the stored one, read in the transaction that will write the plan.
     :param skips: ids the operator marked: a malformed update of such an id is passed over.
