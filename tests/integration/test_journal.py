@@ -234,8 +234,9 @@ def test_the_text_of_what_is_folded_is_kept_for_its_retention(tmp_path: Path) ->
         gateway.start_with_webhook()
         gateway.subscribe()
         update_id, body = gateway.api.message(CHAT, "once")
-        bad = gateway.api.push(b'"message":{"chat":{"id":0,"type":"group"}}')
+        # Chats are pushed beside one another: the second only when the first is through.
         gateway.receiver.wait_for(1)
+        bad = gateway.api.push(b'"message":{"chat":{"id":0,"type":"group"}}')
         kept = "SELECT update_id, parse_status, body IS NOT NULL FROM journal ORDER BY id"
         eventually(lambda: gateway.query(kept) == [(update_id, "folded", 0), (bad, "failed", 1)])
         repeat = b'{"update_id":%d,"message":%b}' % (update_id, body)
